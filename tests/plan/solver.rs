@@ -323,6 +323,28 @@ fn many_small_buffers_do_not_hide_a_few_large_ones() {
     }
 }
 
+/// A problem of two hundred buffers that no greedy order lays out well, among very many a thousand times smaller: the search
+/// must come down to the few, whether the others follow by first fit or, as there are more, by skyline.
+#[test]
+fn a_hard_few_among_very_many_are_searched_alone() {
+    let hard = csv("D");
+    let (bytes, steps) = (4_096, 1 << 20);
+    for (seed, count) in [(0, 20_000), (1, 70_000)] {
+        let mut problem = Problem::new();
+        for buffer in hard.buffers() {
+            problem.add(Buffer::new(buffer.size * bytes, buffer.lower * steps, buffer.upper * steps)).unwrap();
+        }
+        let end = hard.buffers().iter().map(|b| b.upper).max().unwrap() * steps;
+        let mut rng = Rng::new(seed);
+        for _ in 0..count {
+            let lower = rng.below(end);
+            problem.add(Buffer::new(512 * rng.between(1, 8), lower, lower + rng.between(1, end / 40_000))).unwrap();
+        }
+        let layout = laid_out(count, &problem);
+        assert_eq!(layout.size, layout.lower_bound, "among {count}");
+    }
+}
+
 /// Small alignments among large ones: what is solved with all of them raised is a layout as well, and so is what is
 /// glued as it is. No other test of this file needs either.
 #[test]

@@ -2,26 +2,38 @@
 //!
 //! In most large problems a few items make the size and the others are small beside them. So the k largest are laid out
 //! alone, as low as they can be, and the others follow by first fit, the largest first: where they fit, a problem of tens
-//! of thousands of items has cost little more than one of k. Which k suffices is not known, nor whether more do better
-//! than fewer, so many are tried in turn, from few to many.
+//! of thousands of items has cost little more than one of k. Of very many items the others follow by skyline, which does
+//! not compare each with all. Which k suffices is not known, nor whether more do better than fewer, so many are tried in
+//! turn, from few to many.
 
 use super::best::Best;
+use super::blocks::Obstacle;
 use super::budget::Budget;
 use super::first_fit::{FirstFit, Fit, Shapes};
 use super::in_time;
-use super::instance::Instance;
+use super::instance::{Instance, Item};
 use super::niche::Outcome;
 use super::portfolio::{Experience, Portfolio};
+use super::skyline::Skyline;
+use std::cmp::Reverse;
 
-/// The first k: one in so many items, and no fewer than this.
-const FIRST_SHARE: usize = 32;
-const FEWEST: usize = 256;
+/// Up to one in so many items, or up to this if that is more, k is where sizes fall; from there on it grows by a quarter.
+const FEW_SHARE: usize = 32;
+const FEW: usize = 256;
+/// Every k is larger.
+const FEWEST: usize = 32;
+/// Most items that first fit compares with one another. It is better than skyline where holes are scarce.
+const FIRST_FIT_ITEMS: usize = 1 << 16;
+/// A layout that is above the goal by less than one in so much is worth finishing: others may bring it within.
+const NEARLY: u64 = 1 << 10;
 /// After so many times that first fit ended at the same item as before, k is doubled.
 const STUCK: u32 = 2;
-/// Runs of the search over the largest.
+/// Runs of the search over the largest, and what they are at least when multiplied by k: a few items can be as hard as any
+/// small problem, which gets some hundred runs.
 const RUNS: u64 = 12;
+const RUNS_TIMES_ITEMS: u64 = 1 << 17;
 /// Most items times sections that are searched: two bits of each search for each of them.
-const MOST_CELLS: usize = 1 << 26;
+const MOST_CELLS: usize = 1 << 25;
 /// Most sections covered by all of them together: the search notes each, so that it can go back.
 const MOST_COVERED: u64 = 1 << 22;
 
@@ -30,35 +42,88 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     let items = &instance.items;
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     let life = |i: u32| items[i as usize].to - items[i as usize].from;
-    let rank = |&i: &u32| (std::cmp::Reverse((items[i as usize].size, life(i))), i);
+    let rank = |&i: &u32| (Reverse((items[i as usize].size, life(i))), i);
     if !in_time::sort(&mut order, |&i| !items[i as usize].size, |a, b| rank(a).cmp(&rank(b)), &mut || budget.is_late())
     {
         return;
     }
-    let (shapes, obstacles) = Shapes::of(instance);
-    let mut fit = FirstFit::new(&shapes);
-    let mut offsets = vec![0; items.len()];
-    let mut k = (items.len() / FIRST_SHARE).max(FEWEST);
+    let shapes = (items.len() <= FIRST_FIT_ITEMS).then(|| Shapes::of(instance));
+    let mut k = 0;
+    let mut first = first_ks(|at| items[order[at] as usize].size, items.len()).into_iter();
     // Where first fit came to its end, and how often it was there again.
     let (mut reached, mut stuck) = (0, 0);
-    while k < items.len() && best.size > goal && !budget.spent() {
-        let (large, rest) = order.split_at(k);
-        if let Some(at) = lay_out(instance, large, threads, budget) {
-            fit.restart(&obstacles);
-            for (&i, &at) in large.iter().zip(&at) {
-                fit.put(i, at);
-                offsets[i as usize] = at;
-            }
-            if fit.place(rest.iter().copied(), Fit::First, goal, &mut offsets, budget).is_some() {
-                best.take(instance.top(&offsets), &mut offsets);
-            }
-            stuck = if fit.len() == reached { stuck + 1 } else { 0 };
-            reached = fit.len();
-        }
+    while best.size > goal && !budget.spent() {
         // What first fit fails at again and again wants more of the search.
-        k += if stuck >= STUCK { k } else { k / 4 };
+        k = first.next().unwrap_or(if stuck >= STUCK { 2 * k } else { k + k / 4 });
         stuck %= STUCK;
+        if k >= items.len() {
+            return;
+        }
+        let (large, rest) = order.split_at(k);
+        let Some(at) = lay_out(instance, large, threads, budget) else { continue };
+        for (&i, &at) in large.iter().zip(&at) {
+            best.scratch[i as usize] = at;
+        }
+        let limit = (goal + goal / NEARLY).min(best.size - 1);
+        let filled = match &shapes {
+            Some((shapes, obstacles)) => {
+                // Anew each time: it would take as much memory as the search does, while that goes on.
+                let mut fit = FirstFit::new(shapes);
+                fit.restart(obstacles);
+                large.iter().zip(&at).for_each(|(&i, &at)| fit.put(i, at));
+                let filled = fit.place(rest.iter().copied(), Fit::First, limit, &mut best.scratch, budget).is_some();
+                stuck = if fit.len() == reached { stuck + 1 } else { 0 };
+                reached = fit.len();
+                filled
+            }
+            None => {
+                stuck = STUCK;
+                fill(instance, large, rest, limit, &mut best.scratch, budget).is_some()
+            }
+        };
+        best.offer(filled.then(|| instance.top(&best.scratch)));
     }
+}
+
+/// Lays `rest` out by skyline around `large`, which are at `offsets`; `None` if it passes `limit` or time is over.
+fn fill(
+    instance: &Instance,
+    large: &[u32],
+    rest: &[u32],
+    limit: u64,
+    offsets: &mut [u64],
+    budget: &mut Budget<'_>,
+) -> Option<()> {
+    let placed = large.iter().map(|&i| {
+        let (Item { from, to, size, .. }, bottom) = (instance.items[i as usize], offsets[i as usize]);
+        Obstacle { from, to, bottom, end: bottom + size }
+    });
+    let obstacles = instance.obstacles.iter().copied().chain(placed).collect();
+    let items = rest.iter().map(|&i| instance.items[i as usize]).collect();
+    let around = Instance::around(items, obstacles, instance.totals.len());
+    let ranks: Vec<u32> = (0..rest.len() as u32).collect();
+    let mut found = vec![0; rest.len()];
+    Skyline::new(&around, &mut || budget.is_late())?.place(&ranks, limit, &mut found, budget)?;
+    for (&i, at) in rest.iter().zip(found) {
+        offsets[i as usize] = at;
+    }
+    Some(())
+}
+
+/// The first ks, of `count` sizes that fall: where they fall to a half or less, at most one from each power of two to the
+/// next, and where they fall most of all first. There small items would make the search harder and nothing else.
+fn first_ks(size: impl Fn(usize) -> u64, count: usize) -> Vec<usize> {
+    let fall = |&k: &usize| size(k - 1) as f64 / size(k) as f64;
+    let by_fall = |a: &usize, b: &usize| fall(a).total_cmp(&fall(b));
+    let last = FEW.max(count / FEW_SHARE).min(count.saturating_sub(1));
+    let powers = std::iter::successors(Some(FEWEST), |k| Some(2 * k)).take_while(|&k| k < last);
+    let cuts = powers.filter_map(|k| (k + 1..=last.min(2 * k)).max_by(by_fall));
+    let mut ks: Vec<usize> = cuts.filter(|k| fall(k) >= 2.0).collect();
+    if let Some(at) = (0..ks.len()).max_by(|&a, &b| by_fall(&ks[a], &ks[b])) {
+        ks[..=at].rotate_right(1);
+    }
+    ks.push(last);
+    ks
 }
 
 /// Lays `some` of the items out alone, as low as sums allow: their offsets.
@@ -73,7 +138,8 @@ fn lay_out(instance: &Instance, some: &[u32], threads: u32, budget: &mut Budget<
         return None;
     }
     let mut offsets = vec![0; some.len()];
+    let runs = RUNS.max(RUNS_TIMES_ITEMS / some.len() as u64);
     let outcome =
-        Portfolio::new(&alone, threads).search(alone.bound(), RUNS, &mut Experience::default(), &mut offsets, budget);
+        Portfolio::new(&alone, threads).search(alone.bound(), runs, &mut Experience::default(), &mut offsets, budget);
     (outcome == Outcome::Found).then_some(offsets)
 }

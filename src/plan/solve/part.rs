@@ -2,7 +2,7 @@
 
 use super::best::Best;
 use super::budget::{Budget, FIRST_STEPS};
-use super::first_fit::{FirstFit, Fit, Shapes, MOST_SHAPES};
+use super::first_fit::{FirstFit, Fit, Shapes};
 use super::in_time;
 use super::instance::Instance;
 use super::niche::Outcome;
@@ -20,10 +20,8 @@ const SEARCH_ITEMS: usize = 4_096;
 const FAST_ORDERS: usize = 3;
 const FAST_ORDERS_OF_MANY: usize = 2;
 const MANY: usize = 1 << 17;
-/// Runs at the goal before another capacity is tried, without and with obstacles, and what share
-/// of them the others get.
+/// Runs at the goal before another capacity is tried, and what share of them the others get.
 const FIRST_ROUNDS: u64 = 576;
-const FIRST_ROUNDS_AROUND: u64 = 288;
 const OTHERS_SHARE: u64 = 8;
 
 /// Orders of the greedy layouts.
@@ -147,9 +145,10 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     if instance.items.len() <= SEARCH_ITEMS {
         descend(instance, goal, best, threads, budget);
     } else {
-        if instance.items.len() <= MOST_SHAPES {
-            large::improve(instance, goal, best, threads, budget);
-        }
+        // Of very many, each k takes long: some is left to repair.
+        let mut part = budget.part(if instance.items.len() > MANY { 2 } else { 1 });
+        large::improve(instance, goal, best, threads, &mut part);
+        budget.join_part(&part);
         repair::improve(instance, goal, best, budget);
     }
 }
@@ -158,7 +157,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
 fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
     let search = &Portfolio::new(instance, threads);
     let mut at_goal = Experience::default();
-    let mut rounds = if instance.obstacles.is_empty() { FIRST_ROUNDS } else { FIRST_ROUNDS_AROUND };
+    let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
         // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
         // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.

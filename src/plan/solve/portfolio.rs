@@ -3,9 +3,10 @@
 //! No way is the best for every problem, and a search that took a wrong turn early seldom comes back
 //! from it; so each run is short, and has noise of its own on its order. The ways are those that
 //! found most in the least time on MiniMalloc's cases; now and then a run takes twice the steps.
-//! What they miss, others find: every third run, and each one around obstacles, takes the next of
-//! every rule with every kind of glue, first without noise. Once all had their turn, most runs go
-//! the ways that came furthest on this very problem.
+//! What they miss, others find: every third run takes the next of every rule with every kind of
+//! glue, first without noise; around obstacles, where the bound is often out of reach, so does
+//! every second one of the others. Once all had their turn, most runs go the ways that came furthest
+//! on this very problem.
 //!
 //! Items are sorted first, so that the order in which buffers were added makes no difference.
 //!
@@ -57,8 +58,7 @@ const STEPS: u64 = 2;
 const PATIENCE: u64 = 4;
 /// Runs that one way of gluing in part serves: to glue costs more than a run.
 const SERVES: u64 = 8;
-/// Of four runs, how many go a way that came far, once every rule had its turn. Around obstacles
-/// none does: there the bound is seldom reached, and how far runs come towards it says little.
+/// Of four runs, how many go a way that came far, once every rule had its turn.
 const FAVOURED: u64 = 3;
 /// The runs in which every rule has its turn: one in three.
 const EVERY_RULE: u64 = 3 * KINDS.len() as u64 * Rule::COUNT;
@@ -179,9 +179,6 @@ impl Portfolio {
         budget: &mut Budget<'_>,
     ) -> Outcome {
         let mut sorted = vec![0; offsets.len()];
-        if !self.instance.obstacles.is_empty() {
-            *experience = Experience::default();
-        }
         experience.records.resize(self.threads as usize, Vec::new());
         let until = experience.runs.saturating_add(runs);
         let outcome = self.search_sorted(capacity, until, experience, &mut sorted, budget);
@@ -319,7 +316,9 @@ impl<'p> Lane<'p> {
 
     /// What is glued in a run, by what rule it goes, and how long.
     fn way(&self, run: u64) -> (Option<(Glue, u64)>, Rule, Limit) {
-        let free = self.portfolio.instance.obstacles.is_empty();
+        // Around obstacles, every second run is as where there are none.
+        let around = !self.portfolio.instance.obstacles.is_empty();
+        let (free, run) = if around { (run % 2 == 1, run / 2) } else { (true, run) };
         // By chance, since every so many runs might be all those of one thread.
         let draw = mix(run) >> 32;
         if free && run >= EVERY_RULE && draw % 4 < FAVOURED {

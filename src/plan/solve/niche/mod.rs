@@ -37,7 +37,7 @@ const SETUP_STEPS: u64 = 4;
 const SECTIONS_A_STEP: u64 = 128;
 /// Most words noted to go back, 4 bytes each: a run that wants more is given up. Of the public instances none that reached
 /// its bound noted a million.
-const MOST_NOTED: usize = 3 << 19;
+const MOST_NOTED: usize = 1 << 20;
 
 /// When a search gives up.
 #[derive(Clone, Copy)]

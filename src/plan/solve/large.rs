@@ -33,7 +33,7 @@ const STUCK: u32 = 2;
 const RUNS: u64 = 12;
 const RUNS_TIMES_ITEMS: u64 = 1 << 17;
 /// Most items times sections that are searched: two bits of each search for each of them.
-const MOST_CELLS: usize = 1 << 25;
+const MOST_CELLS: usize = 3 << 23;
 /// Most sections covered by all of them together: the search notes each, so that it can go back.
 const MOST_COVERED: u64 = 1 << 22;
 

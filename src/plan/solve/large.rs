@@ -32,7 +32,7 @@ const STUCK: u32 = 2;
 /// small problem, which gets some hundred runs.
 const RUNS: u64 = 12;
 const RUNS_TIMES_ITEMS: u64 = 1 << 17;
-/// Most items times sections that are searched: two bits of each search for each of them.
+/// Most items times sections that are searched: half a bit of each search for each of them.
 const MOST_CELLS: usize = 3 << 23;
 /// Most sections covered by all of them together: the search notes each, so that it can go back.
 const MOST_COVERED: u64 = 1 << 22;

@@ -49,11 +49,12 @@ pub(super) struct State<'a> {
     /// Items by first section, as sets have them, and where each item is in that order.
     pub(super) by_start: Vec<u32>,
     bit: Vec<u32>,
-    /// Words of a set.
-    width: usize,
-    /// Per section boundary, how many items start before it, and the set of those that end at it or earlier.
+    /// Per section boundary, how many items start before it.
     starting_before: Vec<u32>,
+    /// Per section boundary, the set of items that end at it or earlier, in words that begin at `ending_from`. As none of
+    /// them starts later, a set has no more words than what starts before has: half of what all items would take.
     ending_by: Vec<u64>,
+    ending_from: Vec<u32>,
     unplaced: Vec<u64>,
     /// How many items that is.
     pub(super) remaining: u32,
@@ -88,21 +89,32 @@ impl<'a> State<'a> {
         let sections = instance.totals.len();
         let by_start = in_order(items, |item| item.from, &mut || false).unwrap_or_default();
         let mut bit = vec![0; items.len()];
-        let width = items.len().div_ceil(64);
         let mut starting_before = vec![0; sections + 1];
-        let mut ending_by = vec![0; (sections + 1) * width];
         for (at, &i) in by_start.iter().enumerate() {
-            let item = &items[i as usize];
             bit[i as usize] = at as u32;
-            starting_before[item.from as usize + 1] = at as u32 + 1;
-            ending_by[item.to as usize * width + at / 64] |= 1u64 << (at % 64);
+            starting_before[items[i as usize].from as usize + 1] = at as u32 + 1;
         }
-        // What started or ended before has done so here, too.
+        // What started before has done so here, too.
         for k in 0..sections {
             starting_before[k + 1] = starting_before[k + 1].max(starting_before[k]);
         }
-        for k in width..(sections + 1) * width {
-            ending_by[k] |= ending_by[k - width];
+        let words_at = |boundary: usize| starting_before[boundary].div_ceil(64) as usize;
+        let mut ending_from = Vec::with_capacity(sections + 1);
+        let mut words = 0;
+        for boundary in 0..=sections {
+            ending_from.push(words as u32);
+            words += words_at(boundary);
+        }
+        let mut ending_by = vec![0; words];
+        for (at, &i) in by_start.iter().enumerate() {
+            ending_by[ending_from[items[i as usize].to as usize] as usize + at / 64] |= 1u64 << (at % 64);
+        }
+        // The same of what ended before.
+        for boundary in 1..=sections {
+            let (before, here) = (ending_from[boundary - 1] as usize, ending_from[boundary] as usize);
+            for w in 0..words_at(boundary - 1) {
+                ending_by[here + w] |= ending_by[before + w];
+            }
         }
         let (blocks, floors) = instance.blocks();
         let hidden =
@@ -117,10 +129,10 @@ impl<'a> State<'a> {
             capacity: 0,
             by_start,
             bit,
-            width,
             starting_before,
             ending_by,
-            unplaced: vec![0; width],
+            ending_from,
+            unplaced: vec![0; items.len().div_ceil(64)],
             remaining: 0,
             sections: vec![Section::default(); sections],
             left: vec![0; sections],
@@ -501,7 +513,7 @@ impl<'a> State<'a> {
     pub(super) fn fitting(&self, niche: (u32, u32), w: usize) -> u64 {
         let before = (self.starting_before[niche.0 as usize] as usize).saturating_sub(w * 64);
         let starting = u64::MAX.checked_shl(before as u32).unwrap_or(0);
-        starting & self.ending_by[niche.1 as usize * self.width + w] & self.unplaced[w]
+        starting & self.ending_by[self.ending_from[niche.1 as usize] as usize + w] & self.unplaced[w]
     }
 
     /// The lower of the floors beside `flat`.

@@ -19,14 +19,6 @@ impl Best {
         Best { size: u64::MAX, offsets: vec![0; n], bound: instance.bound(), scratch: vec![0; n] }
     }
 
-    /// Keeps a layout if it is smaller than the best.
-    pub(super) fn take(&mut self, size: u64, offsets: &mut Vec<u64>) {
-        if size < self.size {
-            self.size = size;
-            std::mem::swap(&mut self.offsets, offsets);
-        }
-    }
-
     /// Keeps the layout in `scratch`, if there is one and it is smaller than the best.
     pub(super) fn offer(&mut self, size: Option<u64>) {
         if let Some(size) = size {

@@ -34,26 +34,29 @@ const STARTS: [By; 4] = [By::Pressure, By::Size, By::Area, By::Width];
 
 /// Improves `best` until it is within `goal` or the budget is spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, budget: &mut Budget<'_>) {
-    let Some(pressure) = instance.pressure_in_time(&mut || budget.is_late()) else { return };
     let Some(mut skyline) = Skyline::new(instance, &mut || budget.is_late()) else { return };
     let mut ranks = Vec::new();
     let mut round = 0;
     while best.size > goal && !budget.spent() {
         // The layout to repair: the best there is, then that of another order.
-        let mut offsets = best.offsets.clone();
         let mut size = best.size;
-        if round > 0 {
+        if round == 0 {
+            best.scratch.copy_from_slice(&best.offsets);
+        } else {
             let rule = Rule::noisy(STARTS[round as usize % STARTS.len()], round);
+            // Not kept: of millions it is much, and soon made again.
+            let Some(pressure) = instance.pressure_in_time(&mut || budget.is_late()) else { return };
             if !rank_in_time(&instance.items, &pressure, rule, &mut ranks, &mut || budget.is_late()) {
                 return;
             }
-            match skyline.place(&ranks, u64::MAX, &mut offsets, budget) {
+            drop(pressure);
+            match skyline.place(&ranks, u64::MAX, &mut best.scratch, budget) {
                 Some(placed) => size = placed,
                 None => break,
             }
         }
-        repair(instance, goal, &mut offsets, &mut size, budget);
-        best.take(size, &mut offsets);
+        repair(instance, goal, &mut best.scratch, &mut size, budget);
+        best.offer(Some(size));
         round += 1;
     }
 }

@@ -101,17 +101,19 @@ impl Blocks {
 
 /// Which obstacle is the lowest above a stretch of sections, asked at heights that only rise: for [`super::skyline`].
 ///
-/// An obstacle above a stretch begins in it, or covers its first section. A tree over the sections answers both: at each
-/// node the obstacles that begin below it, and those that cover all of it and not all of its parent.
+/// An obstacle above a stretch begins in it, or covers its first section. A tree over the parts into which the ends of
+/// obstacles divide the sections answers both: at each node the obstacles that begin below it, and those that cover all of it
+/// and not all of its parent.
 pub(super) struct Ceilings<'a> {
     obstacles: &'a [Obstacle],
+    /// The sections at which parts begin, but for the first.
+    ends: Vec<u32>,
     leaves: usize,
     begin: Rising,
     cover: Rising,
 }
 
-/// By node of a tree, obstacles by rising bottom, and how many of them lie below where anybody still asks. A node takes
-/// 8 bytes: there are more nodes than sections, and few have any.
+/// By node of a tree, obstacles by rising bottom, and how many of them lie below where anybody still asks.
 struct Rising {
     /// By node, where its obstacles begin in `all`; and the end.
     first: Vec<u32>,
@@ -152,13 +154,16 @@ impl Rising {
 }
 
 impl<'a> Ceilings<'a> {
-    pub(super) fn new(obstacles: &'a [Obstacle], sections: usize) -> Ceilings<'a> {
-        let leaves = if obstacles.is_empty() { 0 } else { sections.next_power_of_two() };
+    pub(super) fn new(obstacles: &'a [Obstacle]) -> Ceilings<'a> {
+        let mut ends: Vec<u32> = obstacles.iter().flat_map(|o| [o.from, o.to]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let leaves = if obstacles.is_empty() { 0 } else { (ends.len() + 1).next_power_of_two() };
         let mut order: Vec<u32> = (0..obstacles.len() as u32).collect();
         order.sort_by_key(|&o| (obstacles[o as usize].bottom, o));
         let begin = Rising::new(2 * leaves, |each| {
             for &o in &order {
-                let mut k = leaves + obstacles[o as usize].from as usize;
+                let mut k = leaves + part_of(&ends, obstacles[o as usize].from) as usize;
                 while k > 0 {
                     each(k, o);
                     k /= 2;
@@ -168,10 +173,10 @@ impl<'a> Ceilings<'a> {
         let cover = Rising::new(2 * leaves, |each| {
             for &o in &order {
                 let Obstacle { from, to, .. } = obstacles[o as usize];
-                each_node(leaves, from, to, |k| each(k, o));
+                each_node(leaves, part_of(&ends, from), part_of(&ends, to), |k| each(k, o));
             }
         });
-        Ceilings { obstacles, leaves, begin, cover }
+        Ceilings { obstacles, ends, leaves, begin, cover }
     }
 
     /// Starts again at the bottom.
@@ -181,11 +186,12 @@ impl<'a> Ceilings<'a> {
         }
     }
 
-    /// The lowest obstacle above `height` that covers some of `[from, to)`.
+    /// The lowest obstacle above `height` that covers some of `[from, to)`, which is not empty.
     pub(super) fn lowest(&mut self, from: u32, to: u32, height: u64) -> Option<Obstacle> {
         if self.leaves == 0 {
             return None;
         }
+        let (from, to) = (part_of(&self.ends, from), part_of(&self.ends, to - 1) + 1);
         let (obstacles, mut best) = (self.obstacles, None::<u32>);
         let mut offer = |o: Option<u32>| {
             let key = |o: u32| (obstacles[o as usize].bottom, o);
@@ -202,6 +208,11 @@ impl<'a> Ceilings<'a> {
         }
         best.map(|o| obstacles[o as usize])
     }
+}
+
+/// The part in which a section is.
+fn part_of(ends: &[u32], section: u32) -> u32 {
+    ends.partition_point(|&end| end <= section) as u32
 }
 
 /// The nodes of a tree with so many leaves that together are over `[from, to)`.

@@ -121,6 +121,9 @@ pub(super) enum Fit {
 /// Most shapes that are worth it: comparisons of more, though in strips, take a million steps for one order, and lists of
 /// them a hundred bytes each.
 pub(super) const MOST_SHAPES: usize = 333_000;
+/// Most where skyline can do it, which takes a twentieth of the time of as many: with fewer, first fit is better where holes
+/// are scarce.
+pub(super) const MOST_BEFORE_SKYLINE: usize = 1 << 16;
 
 /// Entries of a block: a power of two, so that the loop over them needs no rest.
 const BLOCK: usize = 64;

@@ -9,7 +9,7 @@
 use super::best::Best;
 use super::blocks::Obstacle;
 use super::budget::Budget;
-use super::first_fit::{FirstFit, Fit, Shapes};
+use super::first_fit::{FirstFit, Fit, Shapes, MOST_BEFORE_SKYLINE};
 use super::in_time;
 use super::instance::{Instance, Item};
 use super::niche::Outcome;
@@ -22,8 +22,6 @@ const FEW_SHARE: usize = 32;
 const FEW: usize = 256;
 /// Every k is larger.
 const FEWEST: usize = 32;
-/// Most items that first fit compares with one another. It is better than skyline where holes are scarce.
-const FIRST_FIT_ITEMS: usize = 1 << 16;
 /// A layout that is above the goal by less than one in so much is worth finishing: others may bring it within.
 const NEARLY: u64 = 1 << 10;
 /// After so many times that first fit ended at the same item as before, k is doubled.
@@ -47,7 +45,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     {
         return;
     }
-    let shapes = (items.len() <= FIRST_FIT_ITEMS).then(|| Shapes::of(instance));
+    let shapes = (items.len() <= MOST_BEFORE_SKYLINE).then(|| Shapes::of(instance));
     let mut k = 0;
     let mut first = first_ks(|at| items[order[at] as usize].size, items.len()).into_iter();
     // Where first fit came to its end, and how often it was there again.

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::{Budget, FIRST_STEPS};
-use super::first_fit::{FirstFit, Shape, MOST_SHAPES};
+use super::first_fit::{FirstFit, Shape, MOST_BEFORE_SKYLINE, MOST_SHAPES};
 use super::options::Effort;
 use super::{general, parts, tiny};
 
@@ -51,8 +51,9 @@ impl Arena<'_> {
         }
         // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded sizes.
         let share = match self.is_whole() {
-            // All of it where nothing comes after.
+            // All of it where nothing comes after, or nothing better.
             _ if n > MOST_SHAPES => 1,
+            true if n > MOST_BEFORE_SKYLINE => 1,
             true => ROUNDED_SHARE,
             false => SIMPLER_SHARE,
         };

@@ -83,7 +83,7 @@ impl<'a> Skyline<'a> {
         let flats = vec![Flat::default(); sections + 1];
         Some(Skyline {
             items,
-            ceilings: Ceilings::new(&instance.obstacles, sections),
+            ceilings: Ceilings::new(&instance.obstacles),
             sections,
             classes,
             class_of,

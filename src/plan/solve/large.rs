@@ -115,7 +115,7 @@ fn first_ks(size: impl Fn(usize) -> u64, count: usize) -> Vec<usize> {
     let by_fall = |a: &usize, b: &usize| fall(a).total_cmp(&fall(b));
     let last = FEW.max(count / FEW_SHARE).min(count.saturating_sub(1));
     let powers = std::iter::successors(Some(FEWEST), |k| Some(2 * k)).take_while(|&k| k < last);
-    let cuts = powers.filter_map(|k| (k + 1..=last.min(2 * k)).max_by(by_fall));
+    let cuts = powers.filter_map(|k| (k + 1..last.min(2 * k + 1)).max_by(by_fall));
     let mut ks: Vec<usize> = cuts.filter(|k| fall(k) >= 2.0).collect();
     if let Some(at) = (0..ks.len()).max_by(|&a, &b| by_fall(&ks[a], &ks[b])) {
         ks[..=at].rotate_right(1);

@@ -6,6 +6,7 @@
 #include "script.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -170,6 +171,96 @@ public:
         device::destroy_stream(streams[2]);
     }
 
+    // A program that is itself drawn: how many streams and how they take turns, which sizes, how long blocks live, and on
+    // which stream they are freed.
+    void program() {
+        constexpr size_t stream_counts[] = {1, 1, 2, 3, 8, 32, 100};
+        const size_t count = stream_counts[random_.below(std::size(stream_counts))];
+        std::vector<Stream> streams = {a_};
+        while (streams.size() < count) streams.push_back(device::new_stream());
+        enum { Random, FirstIn, LastIn, Recent, Phases, Steps } life = static_cast<decltype(life)>(random_.below(6));
+        enum { LogUniform, Uniform, Set, Growing, TwoKinds } kind = static_cast<decltype(kind)>(random_.below(5));
+        const double low = 10 + static_cast<double>(random_.below(15));
+        const double high = std::min(30., low + 1 + static_cast<double>(random_.below(12)) + (kind == TwoKinds ? 4 : 0));
+        const uint64_t smallest = exp2_of(low), largest = exp2_of(high), step = exp2_of(9 + static_cast<double>(random_.below(10)));
+        std::vector<uint64_t> set(2 + random_.below(40));
+        for (uint64_t &bytes : set) bytes = random_.bytes(low, high);
+        const uint64_t cap = std::min({std::max(random_.bytes(28, 34), 20 * largest), 16 * G, total_ / 4});
+        constexpr size_t shares[] = {0, 0, 10, 100};
+        const size_t away = shares[random_.below(std::size(shares))];  // percent of the frees on another stream
+        const size_t burst = size_t(1) << random_.below(12);
+        const size_t turns = random_.below(3);
+
+        Builder b;
+        size_t op = 0;
+        uint64_t last = smallest;
+        auto stream = [&] {
+            op++;
+            const size_t turn = turns == 0 ? op : turns == 1 ? random_.below(count) : op / burst;
+            return static_cast<uint16_t>(turn % count);
+        };
+        auto size = [&]() -> uint64_t {
+            switch (kind) {
+            case Uniform: return smallest + random_.below(largest - smallest);
+            case Set: return set[random_.below(set.size())];
+            case Growing: return last = last + step > largest ? smallest : last + step;
+            case TwoKinds: return random_.below(10) > 0 ? random_.bytes(low, low + 3) : random_.bytes(high - 2, high);
+            default: return random_.bytes(low, high);
+            }
+        };
+        // On the stream that it was made on, or wherever the program is.
+        std::vector<uint16_t> made_on;
+        auto make = [&] {
+            made_on.push_back(stream());
+            b.allocate(size(), made_on.back());
+        };
+        auto drop = [&](size_t k, bool in_order = false) {
+            const uint16_t on = random_.below(100) < away ? stream() : made_on[k];
+            if (in_order) {
+                made_on.erase(made_on.begin());
+                return b.free_in_order(on);
+            }
+            made_on[k] = made_on.back();
+            made_on.pop_back();
+            b.free(k, on);
+        };
+        auto is_full = [&](size_t most) { return b.live() > 0 && (b.live_bytes() >= cap || b.live() >= most); };
+        auto drop_one_in = [&](size_t percent) { return is_full(5000) || (b.live() > 0 && random_.below(100) < percent); };
+        constexpr const char *lifetimes[] = {"at random", "first in first out", "last in first out", "recent ones first", "in phases", "in steps"};
+        constexpr const char *kinds[] = {"log-uniform", "uniform", "of a set", "growing", "of two kinds"};
+        const std::string about = std::to_string(count) + " streams, sizes " + kinds[kind] + " from 2^" +
+            std::to_string(static_cast<int>(low)) + " to 2^" + std::to_string(static_cast<int>(high)) + ", freed " +
+            lifetimes[life] + ", " + std::to_string(cap / M) + " MiB, " + std::to_string(away) + " % elsewhere";
+        run("program", b, streams, [&] {
+            switch (life) {
+            case FirstIn: return is_full(2000) ? drop(0, true) : make();
+            case LastIn: return drop_one_in(48) ? drop(b.live() - 1) : make();
+            case Phases:
+                while (!is_full(2000)) make();
+                for (size_t kept = b.live() * random_.below(30) / 100; b.live() > kept;) drop(random_.below(b.live()));
+                return;
+            case Steps: {
+                const size_t before = b.live();
+                for (size_t n = 20 + random_.below(200); n > 0 && b.live_bytes() < cap; n--) {
+                    make();
+                    if (random_.below(100) < 40) drop(b.live() - 1);
+                }
+                while (b.live() > before) drop(b.live() - 1);
+                if (before < 50 && b.live_bytes() < cap / 2) make();
+                else if (random_.below(10) == 0) while (b.live() > 0) drop(b.live() - 1);
+                return;
+            }
+            case Recent:
+                if (!drop_one_in(35)) return make();
+                return drop(random_.below(10) > 0 ? b.live() - 1 - random_.below(std::min<size_t>(b.live(), 8))
+                                                  : random_.below(b.live()));
+            default: return drop_one_in(35) ? drop(random_.below(b.live())) : make();
+            }
+        }, about);
+        device::sync();
+        for (Stream s : streams) if (s != a_) device::destroy_stream(s);
+    }
+
     // Each block a page longer than the last, first in first out.
     void fifo() {
         Builder b;
@@ -274,7 +365,11 @@ private:
         });
     }
 
-    void run(const char *name, Builder &b, std::vector<Stream> streams, const std::function<void()> &draw) {
+    static uint64_t exp2_of(double power) { return static_cast<uint64_t>(std::exp2(power)); }
+
+    // `about`: what there is to know of the workload.
+    void run(const char *name, Builder &b, std::vector<Stream> streams, const std::function<void()> &draw,
+             const std::string &about = "") {
         Allocator allocator(std::min<size_t>(total_ / 10 * 9, 32 * G));
         Endless<Allocator> endless(allocator, std::move(streams));
         // The first pass meets an empty device; the last one is what goes on for ever.
@@ -286,7 +381,7 @@ private:
             if (pass > 1 && pass < passes) continue;
             r.each.sort();
             out_.at(name, pass == 1 ? "first pass" : "sixth pass");
-            out_.print("mean", r.each.mean_us(), "us", r.cut ? "stopped after " + std::to_string(r.each.count()) : "");
+            out_.print("mean", r.each.mean_us(), "us", r.cut ? "stopped after " + std::to_string(r.each.count()) : about);
             for (auto [metric, share] : {std::pair{"p50", .5}, {"p99", .99}, {"p99.9", .999}, {"max", 1.}}) {
                 out_.print(metric, r.each.quantile_us(share), "us");
             }

@@ -72,6 +72,7 @@ bool run(const Job &job) {
         {"fifo", [&] { fresh.fifo(); }},
         {"turns", [&] { fresh.turns(); }},
         {"growth", [&] { fresh.growth(); }},
+        {"program", [&] { fresh.program(); }},
         {"many_streams", [&] { fresh.many_streams(); }},
     };
     for (const std::string &name : job.workloads) {

@@ -44,6 +44,8 @@
 //! - *capture arena*: memory for CUDA graphs, in heaps that no other heap takes from
 //!   (`graph/arena.rs`); *part*: what one stream has of it (`heap/part.rs`); *route*: which streams
 //!   allocate there (`graph/routes.rs`).
+//! - *shared heap*: the heap of no stream, which meets large requests of all
+//!   (`remap/shared_heap.rs`).
 //! - *rent*, *buy*: moving memory, or mapping more of it instead (`remap/economy.rs`).
 //! - *dedicated*: an allocation with an extent of its own, never moved (`calls/dedicated.rs`);
 //!   *evictable*: one whose memory may be given up for a while (`calls/evictable.rs`); *grave*: a

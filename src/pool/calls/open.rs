@@ -7,7 +7,7 @@ use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::{Core, Counters, OtherDevices, Pool, Privates};
-use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want};
+use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want, NONE};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -62,6 +62,7 @@ impl Pool {
             other_devices: Apart(OtherDevices::new()),
             privates: Apart(Privates::default()),
             unclaimed: OnceLock::new(),
+            shared: AtomicU32::new(NONE),
             counter: OnceLock::new(),
             driver,
         };
@@ -82,7 +83,7 @@ impl Pool {
         let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
         let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        let want = Want::new(size, GRANULE, crate::base::StreamHandle::LEGACY);
+        let want = Want::new(size, GRANULE, (crate::base::StreamHandle::LEGACY, heap.lane));
         st.learnt.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {
             Some(r) => {

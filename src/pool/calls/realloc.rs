@@ -83,7 +83,9 @@ impl Pool {
             Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
                 let block = st.regions.block(region);
                 let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
-                if heap.lane == st.lane_here(me.lane) && self.resize(heap, &mut st, region, size, stream)? {
+                let lane = st.lane_here(me.lane);
+                let here = heap.lane == lane || self.is_shared(heap);
+                if here && self.resize(heap, &mut st, region, size, (stream, lane))? {
                     heap.publish(&st);
                     return Ok(Resized::Here);
                 }
@@ -131,7 +133,7 @@ impl Pool {
         st: &mut HeapState,
         region: u32,
         requested: u64,
-        stream: StreamHandle,
+        (stream, lane): (StreamHandle, u32),
     ) -> Result<bool> {
         let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
         st.regions.tidy();
@@ -147,7 +149,7 @@ impl Pool {
             return Ok(false);
         }
         if size > old {
-            let want = Want::new(size, GRANULE, stream);
+            let want = Want::new(size, GRANULE, (stream, lane));
             let grown = self.grow_block(heap, st, region, size, want);
             if !matches!(grown, Ok(true)) {
                 // It becomes smaller again, which does not fail.
@@ -161,8 +163,10 @@ impl Pool {
             if before_the_capture {
                 // A graph runs whenever it is launched, not behind what its stream did before.
                 st.wait_for(rest, &[self.order.tag(CONTEXT)]);
+            } else if heap.lane == lane {
+                st.regions.make_ready(rest, self.order.tag(lane));
             } else {
-                st.regions.make_ready(rest, self.order.tag(heap.lane));
+                st.wait_for(rest, &[self.order.tag(lane)]);
             }
         }
         // Done before where it has grown, and does not fail where it has shrunk.
@@ -177,9 +181,9 @@ impl Pool {
         b.stream = stream;
         if !private {
             // In an arena it tells what was used before the heap changed hands.
-            b.stream_id = self.order.identity(heap.lane);
+            b.stream_id = self.order.identity(lane);
         }
-        b.lane = heap.lane;
+        b.lane = lane;
         st.live_bytes = st.live_bytes + new - old;
         st.requested_bytes = st.requested_bytes + requested - before;
         st.members.resized(member, before, requested);

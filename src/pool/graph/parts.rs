@@ -92,7 +92,7 @@ impl Pool {
     pub(crate) fn map_ahead(&self, member: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
         let heap = self.member_heap(member)?;
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        self.find_span(heap, Want::new(size, GRANULE, stream)).map(|_| ())
+        self.find_span(heap, Want::new(size, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 
     /// A ready region of the heap for the request, whole; its address.
@@ -111,7 +111,7 @@ impl Pool {
 
     /// From now on the stream's large allocations go where the layout has them.
     pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
-        let want = Want::new(span.bytes, span.align.max(GRANULE), stream);
+        let want = Want::new(span.bytes, span.align.max(GRANULE), (stream, member.lane));
         // A layout that another graph of the arena was captured with has left its memory.
         let before = self.heaps_of(&member.heaps).skip(1).find_map(|heap| {
             let mut st = heap.lock();
@@ -127,7 +127,7 @@ impl Pool {
                 heap.lock().private = Some(member.clone());
                 lock(&member.heaps).push(heap.number);
                 lock(&member.counts.heaps).push(heap.number);
-                (heap.number, self.find_span(heap, want)?)
+                (heap.number, self.find_span(heap, Want { lane: heap.lane, ..want })?)
             }
         };
         lock(&member.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });

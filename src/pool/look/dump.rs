@@ -96,7 +96,11 @@ impl Pool {
             (About::Says(text), _) => text.into(),
             (About::Nothing, _) => String::new(),
         };
-        let note = heap.map_or_else(|| note.clone(), |n| format!("heap {n}, {note}"));
+        let note = match heap.and_then(|n| self.heap(n)) {
+            Some(heap) if self.is_shared(heap) => format!("the shared heap, {note}"),
+            Some(heap) => format!("heap {}, {note}", heap.number),
+            None => note,
+        };
         Line { addr: p.address, size: p.bytes, sign, id, note }
     }
 

@@ -118,7 +118,7 @@ impl Pool {
             mallocs: c.dedicated_mallocs.load(Relaxed),
             frees: c.dedicated_frees.load(Relaxed),
             growths: c.growths.load(Relaxed),
-            streams: self.order.streams(),
+            streams: self.order.streams() - u64::from(self.shared_heap().is_some()),
             double_frees: c.double_frees.load(Relaxed),
             unknown_pointers: c.unknown_pointers.load(Relaxed),
             late_frees: c.late_frees.load(Relaxed),

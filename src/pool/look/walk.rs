@@ -135,6 +135,11 @@ impl Pool {
         self.all_heaps().map(sizes).collect()
     }
 
+    /// Whether there is a heap that all streams share (`remap/shared_heap.rs`).
+    pub fn has_shared_heap(&self) -> bool {
+        self.shared_heap().is_some()
+    }
+
     fn without_heap(&self) -> HeapView {
         let mut view = HeapView::default();
         let core = lock(&*self.core);

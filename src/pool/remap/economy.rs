@@ -72,6 +72,12 @@ fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
 }
 
 impl Pool {
+    /// Whether all heaps together have moved more than a first pass costs.
+    pub(crate) fn has_paid_rent(&self) -> bool {
+        let peak = self.counters.most_live.load(Relaxed);
+        peak > 0 && self.counters.remapped.load(Relaxed) > peak.saturating_mul(FREE)
+    }
+
     fn entitled(&self, st: &HeapState) -> u64 {
         let by_right = st.learnt.peak_live / 1000 * u64::from(self.options.bought_permille);
         by_right.max(earned(st.learnt.remapped, st.learnt.peak_live, self.options.earned_permille))

@@ -6,7 +6,7 @@
 
 use crate::base::size::{human, MIB};
 use crate::base::sync::lock;
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState, State, SMALL_HEAP};
 use crate::pool::memory::{Extent, RunId, Supply};
@@ -80,7 +80,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         // Before other heaps' locks are taken: it looks into them.
         let mut room = self.room(heap, st, want);
-        let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want.reach), false)?;
+        let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want), false)?;
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
@@ -101,7 +101,7 @@ impl Pool {
                     return Ok(Outcome::Done(None));
                 }
                 drop(std::mem::take(&mut others));
-                (sources, others) = self.gather(heap, st, anchor, (need, usize::MAX), true)?;
+                (sources, others) = self.gather(heap, st, anchor, (need, Want { reach: usize::MAX, ..want }), true)?;
                 continue;
             };
             // What is all new goes behind what was new before, so that a heap that only grows is
@@ -170,20 +170,20 @@ impl Pool {
         me: &Heap,
         st: &HeapState,
         anchor: Option<Anchor>,
-        (need, reach): (u64, usize),
+        (need, want): (u64, Want),
         unsettled: bool,
     ) -> Result<(Vec<Source>, Others<'a>)> {
         let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
-        for other in self.others_with(me, self.page).take(reach) {
+        for other in self.others_with(me, self.page).take(want.reach) {
             if have >= need {
                 break;
             }
             let Some(mut st) = other.try_lock() else { continue };
             self.order.poll(&*self.driver, [other.lane])?;
             st.settle(&self.order, &self.index);
-            let usable = |tag| self.usable(tag, me) || (unsettled && self.order.marked(tag));
+            let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
             let found = self.sources(other.number, &st, None, usable);
             if !found.is_empty() {
                 have += found.iter().map(|s| s.extent.size).sum::<u64>();
@@ -242,7 +242,7 @@ impl Pool {
         // device. A wait too many, should what follows fail, does no harm.
         let mut waited = false;
         for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
-            if !self.usable(s.tag, heap) {
+            if !self.usable(s.tag, heap, want.lane) {
                 waited = true;
                 if !self.order.wait(&*self.driver, s.tag, want.stream)? {
                     return Err(Error::internal("memory of unknown order was chosen for a stitch"));
@@ -251,7 +251,7 @@ impl Pool {
         }
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = self.supply(heap, want.stream, &plan.creates, largest)?;
+        let supply = self.supply(want, &plan.creates, largest)?;
         let created = supply.create.iter().sum::<u64>();
         let range = match created {
             0 => nvtx::range(c"stitch", plan.bytes(sources)),
@@ -269,7 +269,7 @@ impl Pool {
         };
 
         // From here on nothing fails: the driver has done its part.
-        let mut order = if waited { self.order.tag(heap.lane) } else { Tag::SETTLED };
+        let mut order = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
         for (_, tag) in &supply.stocked {
             // Of another lane only when settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
@@ -296,8 +296,7 @@ impl Pool {
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
         st.learnt.fresh_starts.mapped_again((moves.len() + supply.stocked.len()) as u64);
-        let (run, region) =
-            commit(&mut lock(&*self.core), heap.number, st, others, moves, order, (va, &run), cut.then_some(want));
+        let (run, region) = commit(&mut lock(&*self.core), st, others, moves, order, (va, &run), (want, cut));
         st.learnt.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         if plan.moves.is_empty() {
@@ -308,9 +307,9 @@ impl Pool {
 
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created,
     /// the device is asked about what other streams have left there.
-    fn supply(&self, heap: &Heap, stream: StreamHandle, sizes: &[u64], largest: u64) -> Result<Supply> {
+    fn supply(&self, want: Want, sizes: &[u64], largest: u64) -> Result<Supply> {
         let mut core = lock(&*self.core);
-        let supply = core.stock.supply(sizes, self.page, largest, heap.lane, &self.order);
+        let supply = core.stock.supply(sizes, self.page, largest, want.lane, &self.order);
         if supply.create.is_empty() || core.stock.bytes() == 0 {
             return Ok(supply);
         }
@@ -318,12 +317,12 @@ impl Pool {
         let orphaned = core.stock.iter().any(|(_, t)| !self.order.marked(t) && self.order.only_context(t));
         supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
         drop(core);
-        lanes.iter().filter(|&&l| l != heap.lane).for_each(|&l| self.order.want(l));
+        lanes.iter().filter(|&&l| l != want.lane).for_each(|&l| self.order.want(l));
         if orphaned {
-            self.order.mark_context(&*self.driver, Some(stream))?;
+            self.order.mark_context(&*self.driver, Some(want.stream))?;
         }
         self.order.poll(&*self.driver, lanes)?;
-        Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, heap.lane, &self.order))
+        Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, want.lane, &self.order))
     }
 
     /// Takes addresses and maps everything a plan needs there. Returns the addresses and the
@@ -399,13 +398,12 @@ impl Pool {
 #[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,
-    number: u32,
     st: &mut HeapState,
     others: &mut Others<'_>,
     moves: Vec<&Source>,
     mut order: Tag,
     (va, run): (u64, &[Extent]),
-    want: Option<Want>,
+    (want, cut): (Want, bool),
 ) -> (RunId, Option<u32>) {
     // A workload that repeats finds them there again when it wants the run back.
     let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
@@ -417,7 +415,7 @@ fn commit(
         let from = from_heap(st, others, p);
         let tag = from.regions.get(p.region).order;
         from.extents.within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
-        if p.heap == number || tag.lane() == st.lane {
+        if p.heap == st.number || tag.lane() == want.lane {
             order = order.later(tag);
         }
     }
@@ -434,7 +432,7 @@ fn commit(
     // is cut out of the run and of what is free next to it, and then the pieces leave their
     // regions, if they do not lie next to the run themselves.
     let next_to = |p: &Neighbours| {
-        p.heap == number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region))
+        p.heap == st.number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region))
     };
     let early = !pieces.iter().any(next_to);
     if !early {
@@ -443,7 +441,7 @@ fn commit(
     let region = st.regions.add(start, end - start);
     let region = st.regions.take_neighbours(region, order);
     let order = st.regions.get(region).order;
-    let cut = want.filter(|w| st.regions.get(region).holds(w.size, w.align)).map(|w| {
+    let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align)).map(|w| {
         let (from, size) = st.place_in(region, w.size, w.align);
         st.regions.cut_apart(region, from, size)
     });
@@ -451,7 +449,13 @@ fn commit(
         take_pieces(st, others, &pieces);
     }
     let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
-    free.into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+    for r in free.into_iter().flatten() {
+        // In the shared heap what is left may be in order for the request's stream alone.
+        match order == Tag::SETTLED || order.lane() == st.lane {
+            true => st.regions.put_back(r, order),
+            false => st.wait_for(r, &[order]),
+        }
+    }
     st.note_taken();
     (id, cut.map(|c| c.block))
 }

@@ -31,7 +31,7 @@ impl Pool {
         }
         // One slot at least, so that no two blocks start in the same slot of the index.
         let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
-        let want = Want::new(size, align.max(GRANULE), req.stream);
+        let want = Want::new(size, align.max(GRANULE), (req.stream, heap.lane));
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
             return Ok(self.finish_block(heap, &mut st, r, block, req));
@@ -77,7 +77,7 @@ impl Pool {
         if let Some(addr) = self.take_object(heap, &mut st, class, req) {
             return Ok(addr);
         }
-        let want = Want::new(slab::slab_size(class), SLOT, req.stream);
+        let want = Want::new(slab::slab_size(class), SLOT, (req.stream, heap.lane));
         let (mut st, region) = match self.find_region(heap, st, want, req, None) {
             Ok(answer) => answer.own()?,
             Err(e) if e.status == Status::OutOfMemory => {
@@ -85,7 +85,8 @@ impl Pool {
                 // same request still.
                 self.counters.out_of_memory.fetch_sub(1, Relaxed);
                 let align = req.align.max(GRANULE);
-                return self.malloc_large_slow(heap, heap.lock(), Want::new(SLOT, align, req.stream), req);
+                let want = Want::new(SLOT, align, (req.stream, heap.lane));
+                return self.malloc_large_slow(heap, heap.lock(), want, req);
             }
             Err(e) => return Err(e),
         };

@@ -12,6 +12,7 @@ mod graves;
 mod mapping;
 mod others;
 mod search;
+mod shared_heap;
 pub(crate) mod sources;
 pub(crate) mod stitch;
 mod trim;

@@ -6,8 +6,6 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Backoff, Block, Heap, HeapState};
-use crate::pool::memory::Mapped;
-use crate::pool::order::Tag;
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::remap::sources::{sources_in, take_out, Source};
 use crate::pool::state::Pool;
@@ -45,13 +43,12 @@ impl Pool {
         Ok(st.settle(&self.order, &self.index))
     }
 
-    /// Sees to it that everything a heap waits for gets a marker: the caller's stream, of lane
-    /// `me`, at once, other streams when they free next, and from the context what only that can
-    /// settle.
-    pub(crate) fn ask_for_markers(&self, me: u32, st: &HeapState, stream: StreamHandle) -> Result<()> {
+    /// Sees to it that everything a heap waits for gets a marker: the request's stream at once,
+    /// other streams when they free next, and from the context what only that can settle.
+    pub(crate) fn ask_for_markers(&self, st: &HeapState, want: Want) -> Result<()> {
         let (mut context, mut own) = (false, false);
         for tag in st.unmarked(&self.order) {
-            if self.order.own(tag, me) {
+            if self.order.own(tag, want.lane) {
                 own = true;
             } else if self.order.only_context(tag) {
                 context = true;
@@ -60,20 +57,20 @@ impl Pool {
             }
         }
         if own {
-            self.order.mark(&*self.driver, me, stream)?;
+            self.order.mark(&*self.driver, want.lane, want.stream)?;
         }
         if context {
-            self.order.mark_context(&*self.driver, Some(stream))?;
+            self.order.mark_context(&*self.driver, Some(want.stream))?;
         }
         Ok(())
     }
 
     /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is
     /// recorded on it, unless it is the legacy stream, which always lives.
-    fn refresh(&self, me: &Heap, other: &Heap, st: &mut HeapState, stream: StreamHandle) -> Result<()> {
-        self.ask_for_markers(me.lane, st, stream)?;
+    fn refresh(&self, other: &Heap, st: &mut HeapState, want: Want) -> Result<()> {
+        self.ask_for_markers(st, want)?;
         let unmarked = |r| !self.order.marked(st.regions.get(r).order);
-        if other.lane != me.lane && st.regions.ready_from(self.page).any(unmarked) {
+        if other.lane != want.lane && st.regions.ready_from(self.page).any(unmarked) {
             if self.order.stream(other.lane) == StreamHandle::LEGACY {
                 self.order.mark(&*self.driver, other.lane, StreamHandle::LEGACY)?;
             } else {
@@ -104,7 +101,7 @@ impl Pool {
             }
             let most = match how {
                 Adoption::AfterAsking => {
-                    self.refresh(me, other, &mut from, want.stream)?;
+                    self.refresh(other, &mut from, want)?;
                     u64::MAX
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
@@ -118,12 +115,7 @@ impl Pool {
             run.iter().rev().for_each(|s| take_out(&mut from, s));
             other.publish(&from);
             drop(from);
-            for s in run {
-                let r = st.regions.add(s.addr, s.extent.size);
-                let there = (s.addr, Mapped { extent: s.extent, place: s.place });
-                st.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
-                st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
-            }
+            run.iter().for_each(|s| self.take_in(st, s));
             return Ok(true);
         }
         Ok(false)
@@ -134,7 +126,7 @@ impl Pool {
     fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
-            if !self.usable(st.regions.get(r).order, me) {
+            if !self.usable(st.regions.get(r).order, me, me.lane) {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
@@ -198,7 +190,7 @@ impl Pool {
         }
         self.others_with(me, want.size).take(want.reach).find_map(|other| {
             let mut st = other.try_lock().filter(|st| st.private.is_none())?;
-            let known = st.cut_for(want.size, want.align, |r| self.usable(r.order, me));
+            let known = st.cut_for(want.size, want.align, |r| self.usable(r.order, me, want.lane));
             let r = known.or_else(|| match me.of_captures {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
@@ -260,7 +252,8 @@ impl Pool {
     /// everything that was freed whether the device has passed it, on streams that rest or are
     /// gone, too. It is left out where little is free elsewhere, once a capture was met, which the
     /// marker could end, and if it has been in vain of late; not for a large request over the
-    /// budget, which costs more to map than the question. Returns what there is then.
+    /// budget, which costs more to map than the question. The shared heap asks wherever what waits
+    /// would do, and takes over what it finds. Returns what there is then.
     pub(crate) fn look_around(
         &self,
         heap: &Heap,
@@ -272,9 +265,11 @@ impl Pool {
         if st.private.is_some() {
             return Ok(None);
         }
+        let shared = self.is_shared(heap);
         let elsewhere = self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
         let over = self.budget(heap, st, want.size) < want.size;
         let a_lot = match over {
+            _ if shared => want.size.saturating_sub(st.waiting_bytes),
             true => MUCH_ELSEWHERE,
             false => want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8),
         };
@@ -293,9 +288,12 @@ impl Pool {
         }
         self.settle(st)?;
         for other in self.others_with(heap, self.page).take(want.reach) {
-            let Some(mut st) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
-            self.refresh(heap, other, &mut st, want.stream)?;
-            other.publish(&st);
+            let Some(mut of_other) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            self.refresh(other, &mut of_other, want)?;
+            if shared {
+                self.take_settled(st, other, &mut of_other);
+            }
+            other.publish(&of_other);
         }
         let found = match st.cut_for(want.size, want.align, |_| true) {
             Some(r) => Some(Obtained::Region(r)),

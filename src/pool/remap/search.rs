@@ -65,14 +65,29 @@ impl Pool {
                 st.vain = Vain::default();
                 want.reach = usize::MAX;
             }
+            if self.is_shared(heap) {
+                if let Some(r) = st.take_waiting_of(want.lane, want.size, want.align, &self.order) {
+                    return Ok(Answer::Region(st, r));
+                }
+            }
+            if let Some(b) = block.filter(|_| attempt == 0 && self.shares(heap, &st, want)) {
+                heap.publish(&st);
+                drop(st);
+                if let Some(shared) = self.make_shared_heap() {
+                    let (mut st, region) = self.find_region(shared, shared.lock(), want, req, None)?.own()?;
+                    return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
+                }
+                st = heap.lock();
+            }
             let known = attempt == 0 && !heap.of_captures;
             if known {
                 if let Some(found) = self.take_known(heap, &mut st, want, block, req)? {
                     return Ok(found.answer(st));
                 }
             }
-            self.ask_for_markers(heap.lane, &st, want.stream)?;
-            if self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
+            self.ask_for_markers(&st, want)?;
+            let settled = self.is_shared(heap) && self.settle(&mut st)?;
+            if settled || self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
                 if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
                     return Ok(Answer::Region(st, r));
                 }

@@ -33,6 +33,16 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Adds an extent that was just taken out of its heap to another one, where it is: ready.
+    pub(crate) fn take_in(&self, st: &mut HeapState, s: &Source) {
+        let r = st.regions.add(s.addr, s.extent.size);
+        let there = (s.addr, Mapped { extent: s.extent, place: s.place });
+        st.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
+        st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
+    }
+}
+
 /// The extents that lie wholly in a free region, by address.
 pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
     let g = st.regions.get(region);

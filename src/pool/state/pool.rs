@@ -9,7 +9,7 @@ use crate::pool::order::{Order, Tag};
 use crate::pool::state::arenas::Privates;
 use crate::pool::state::other_devices::OtherDevices;
 use crate::pool::state::streams::{Key, StreamHeaps};
-use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked};
+use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, NONE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
@@ -100,6 +100,9 @@ pub struct Pool {
     pub(crate) other_devices: Apart<OtherDevices>,
     /// Heaps of capture arenas, and which streams allocate from them.
     pub(crate) privates: Apart<Privates>,
+    /// The number of the heap that all streams share, [`NONE`] until there is one
+    /// (`remap/shared_heap.rs`). Set under the lock of `streams`.
+    pub(crate) shared: AtomicU32,
     /// What is called with a stream that is being captured and that no route claims, if anything
     /// is.
     pub(crate) unclaimed: OnceLock<Unclaimed>,
@@ -176,6 +179,19 @@ impl Pool {
         Some(heap)
     }
 
+    /// The heap that all streams share, if there is one.
+    pub(crate) fn shared_heap(&self) -> Option<&Heap> {
+        match self.shared.load(Acquire) {
+            NONE => None,
+            number => self.heap(number),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_shared(&self, heap: &Heap) -> bool {
+        heap.number == self.shared.load(Relaxed)
+    }
+
     pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
         let count = self.heap_count.load(Acquire) as usize;
         self.heaps.iter().take(count).filter_map(OnceBox::get)
@@ -187,11 +203,11 @@ impl Pool {
         self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= bytes)
     }
 
-    /// Whether memory last used at `tag` may go to `heap` now, with no wait: everybody may have it,
-    /// or it is earlier in the order of the heap's own stream. Not so for a capture: its work runs
-    /// whenever and wherever the graph is launched, not behind what the stream did before.
-    pub(crate) fn usable(&self, tag: Tag, heap: &Heap) -> bool {
-        self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, heap.lane))
+    /// Whether `heap` may use memory last used at `tag` now, with no wait, for the stream of `lane`:
+    /// everybody may have it, or it is earlier in that stream's order. Not so for a capture: its
+    /// work runs whenever and wherever the graph is launched, not behind what the stream did before.
+    pub(crate) fn usable(&self, tag: Tag, heap: &Heap, lane: u32) -> bool {
+        self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, lane))
     }
 
     /// What follows once a request has its region, live; returns its address.

@@ -96,6 +96,8 @@ pub(crate) struct Want {
     pub(crate) size: u64,
     pub(crate) align: u64,
     pub(crate) stream: StreamHandle,
+    /// The lane of that stream.
+    pub(crate) lane: u32,
     /// How many other heaps with enough free memory are looked at for it: few at first, so that
     /// what a request costs does not grow with the number of streams at rest, and all before it
     /// fails.
@@ -106,7 +108,7 @@ pub(crate) struct Want {
 const NEAR: usize = 32;
 
 impl Want {
-    pub(crate) fn new(size: u64, align: u64, stream: StreamHandle) -> Want {
-        Want { size, align, stream, reach: NEAR }
+    pub(crate) fn new(size: u64, align: u64, (stream, lane): (StreamHandle, u32)) -> Want {
+        Want { size, align, stream, lane, reach: NEAR }
     }
 }

@@ -14,6 +14,7 @@ mod quick_list;
 mod resize;
 mod resting;
 mod scarce;
+mod shared;
 mod sizes;
 mod spread;
 mod stitching;

@@ -1,0 +1,70 @@
+//! The heap that all streams share: where large requests go once moving has shown that the heaps of
+//! single streams are too narrow for them.
+//!
+//! A heap of each stream's own is the quickest for work that repeats. Where nothing repeats, what is
+//! free lies in as many pieces as there are streams, and no two of them ever join: with eight
+//! streams and the same sizes and lifetimes, requests moved fifty times as many extents as with one.
+//! So once all heaps together have paid more rent than a first pass costs,
+//!
+//! ```text
+//! remapped > FREE * peak        (remap/economy.rs)
+//! ```
+//!
+//! a request of at least a page that its own heap has no room for is met by the shared heap, and
+//! memory moves there as it is wanted. No stream owns it: whatever is freed there waits until the
+//! device has passed it, or the stream that freed it takes it back. So
+//!
+//! ```text
+//! each ready region of the shared heap is settled
+//! ```
+//!
+//! and its neighbours join whichever streams they were freed on. docs/adr/shared-heap.md has the
+//! experiment.
+
+use crate::base::sync::lock;
+use crate::base::StreamHandle;
+use crate::pool::heap::{Heap, HeapState};
+use crate::pool::remap::sources::{sources_in, take_out, Source};
+use crate::pool::state::Pool;
+use crate::pool::types::{Want, NONE};
+use std::sync::atomic::Ordering::*;
+
+impl Pool {
+    /// Whether the shared heap meets a request that `heap` has no room for.
+    pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
+        want.size >= self.page
+            && st.private.is_none()
+            && !heap.of_captures
+            && (self.shared.load(Relaxed) != NONE || self.has_paid_rent())
+    }
+
+    /// The shared heap, made now if there is none yet; `None` when there are too many heaps. The
+    /// caller holds no lock that ranks with the registry's or behind it.
+    pub(crate) fn make_shared_heap(&self) -> Option<&Heap> {
+        if self.shared_heap().is_none() {
+            let _streams = lock(&*self.streams);
+            if self.shared_heap().is_none() {
+                // Nobody can name its stream, as there is none: only the context vouches for it.
+                let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0)?;
+                self.shared.store(self.add_heap(lane, false)?.number, Release);
+            }
+        }
+        self.shared_heap()
+    }
+
+    /// Takes all settled extents of another heap over, where they are: nothing is mapped or
+    /// unmapped. The caller publishes.
+    pub(crate) fn take_settled(&self, shared: &mut HeapState, other: &Heap, from: &mut HeapState) {
+        if from.live_bytes == 0 {
+            from.drop_empty_slabs(&self.order, &self.index);
+        }
+        let settled = |&r: &u32| self.order.settled(from.regions.get(r).order);
+        let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
+        for r in regions {
+            let extents: Vec<Source> = sources_in(other.number, from, r).collect();
+            // From high to low addresses: what is left of a region before the cut keeps its number.
+            extents.iter().rev().for_each(|s| take_out(from, s));
+            extents.iter().for_each(|s| self.take_in(shared, s));
+        }
+    }
+}

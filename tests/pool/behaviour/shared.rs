@@ -1,0 +1,173 @@
+//! The heap that all streams share: what never repeats on several streams costs what it does on one.
+
+use crate::pool_support::{checked, late, request, Rig, D};
+use gpumem::base::size::{GIB, MIB};
+use gpumem::base::StreamHandle;
+use gpumem::driver::host::{HostOptions, Kernel};
+use gpumem::pool::PoolOptions;
+
+const PEAK: u64 = 4 * GIB;
+const DEVICE: u64 = 32 * GIB;
+
+/// Blocks of up to 256 MiB that end at random, each on the next stream.
+struct Work {
+    rig: Rig,
+    streams: Vec<StreamHandle>,
+    live: Vec<(u64, u64, StreamHandle)>,
+    bytes: u64,
+    turn: usize,
+    rng: fastrand::Rng,
+}
+
+impl Work {
+    fn new(streams: usize, host: HostOptions) -> Work {
+        let rig = Rig::new(host, PoolOptions::default());
+        let streams = (0..streams).map(|_| rig.stream()).collect();
+        Work { rig, streams, live: Vec::new(), bytes: 0, turn: 0, rng: fastrand::Rng::with_seed(5) }
+    }
+
+    /// So many allocations; returns how many extents were moved for them.
+    fn play(&mut self, allocations: u32) -> u64 {
+        let before = self.rig.pool.stats().moved;
+        for _ in 0..allocations {
+            self.turn += 1;
+            let (size, stream) = (self.rng.u64(MIB..256 * MIB), self.streams[self.turn % self.streams.len()]);
+            while self.bytes + size > PEAK {
+                let i = self.rng.usize(..self.live.len());
+                self.end_one(i);
+            }
+            self.live.push((self.rig.malloc(size, stream), size, stream));
+            self.bytes += size;
+        }
+        self.rig.pool.validate().unwrap();
+        self.rig.pool.stats().moved - before
+    }
+
+    fn end_one(&mut self, i: usize) {
+        let (p, size, stream) = self.live.swap_remove(i);
+        self.rig.free(p, stream);
+        self.bytes -= size;
+    }
+
+    fn end(&mut self) {
+        while !self.live.is_empty() {
+            self.end_one(self.live.len() - 1);
+        }
+    }
+
+    /// Plays until the shared heap is there, and on until it has met all requests of a while.
+    fn until_shared(&mut self) {
+        for _ in 0..100 {
+            self.play(100);
+            if self.rig.pool.has_shared_heap() {
+                self.play(400);
+                return;
+            }
+        }
+        panic!("no heap is shared after 10,000 allocations");
+    }
+}
+
+#[test]
+fn what_never_repeats_on_many_streams_moves_as_little_as_on_one() {
+    let [mut many, mut one] = [8, 1].map(|n| Work::new(n, checked(DEVICE)));
+    let moved = [&mut many, &mut one].map(|w| {
+        w.play(4000);
+        w.play(2000)
+    });
+    assert!(many.rig.pool.has_shared_heap() && !one.rig.pool.has_shared_heap());
+    assert!(moved[0] <= 3 * moved[1] + 100, "{moved:?} extents moved");
+    let mapped = many.rig.pool.stats().peak_mapped;
+    assert!(mapped <= PEAK + PEAK * 3 / 10, "{mapped} bytes mapped");
+}
+
+#[test]
+fn streams_whose_own_memory_does_share_nothing() {
+    let rig = Rig::new(checked(DEVICE), PoolOptions::default());
+    let streams = [(); 4].map(|()| rig.stream());
+    let mut live: Vec<Vec<u64>> =
+        streams.iter().map(|&s| (1..20).map(|layer| rig.malloc(layer * MIB, s)).collect()).collect();
+    for _ in 0..500 {
+        // One layer of each stream after the other is made anew.
+        for (blocks, &s) in live.iter_mut().zip(&streams) {
+            for (layer, p) in (1..20).zip(blocks) {
+                rig.free(*p, s);
+                *p = rig.malloc(layer * MIB, s);
+            }
+        }
+    }
+    rig.pool.validate().unwrap();
+    assert!(!rig.pool.has_shared_heap());
+}
+
+/// Freed in the shared heap, memory is the freeing stream's at once and every other stream's when the device has passed it.
+#[test]
+fn shared_memory_is_handed_on_in_order() {
+    let mut w = Work::new(4, late(3, DEVICE));
+    w.until_shared();
+    let host = w.rig.host.clone();
+    for turn in 0..400 {
+        w.turn += 1;
+        let stream = w.streams[w.turn % 4];
+        let size = w.rng.u64(MIB..256 * MIB);
+        while w.bytes + size > PEAK {
+            let i = w.rng.usize(..w.live.len());
+            w.end_one(i);
+        }
+        let p = w.rig.malloc(size, stream);
+        w.live.push((p, size, stream));
+        w.bytes += size;
+        host.launch(D, stream, Kernel::write_pattern("use", p..p + size, turn, MIB)).unwrap();
+    }
+    w.rig.sync();
+    assert_eq!(host.take_reports(), vec![]);
+    w.rig.pool.validate().unwrap();
+}
+
+#[test]
+fn a_shared_block_is_resized_where_it_is() {
+    let mut w = Work::new(4, late(3, DEVICE));
+    w.until_shared();
+    let host = w.rig.host.clone();
+    let mut stayed = 0;
+    for i in 0..w.live.len() {
+        let (p, size, stream) = w.live[i];
+        let other = w.streams[(i + 1) % 4];
+        host.launch(D, stream, Kernel::write_pattern("old", p..p + size, 1, MIB)).unwrap();
+        // In the order of the stream that it was used on: what it gives back is for that stream at first.
+        let q = w.rig.pool.realloc(p, size / 2, stream).unwrap();
+        stayed += usize::from(p == q);
+        w.live[i] = (q, size / 2, stream);
+        w.bytes -= size - size / 2;
+        let r = w.rig.malloc(size / 3 + MIB, other);
+        host.launch(D, other, Kernel::write_pattern("new", r..r + size / 3, 2, MIB)).unwrap();
+        w.rig.free(r, other);
+        let back = w.rig.pool.realloc(q, size, stream).unwrap();
+        host.launch(D, stream, Kernel::write_pattern("again", back..back + size, 3, MIB)).unwrap();
+        w.live[i] = (back, size, stream);
+        w.bytes += size - size / 2;
+        w.rig.pool.validate().unwrap();
+    }
+    w.rig.sync();
+    assert_eq!(host.take_reports(), vec![]);
+    assert!(stayed > w.live.len() / 2, "{stayed} of {} stayed where they were", w.live.len());
+}
+
+/// A request that does not fit is refused as one of a stream's own heap is, and all free memory serves it first.
+#[test]
+fn the_shared_heap_gives_everything_before_a_request_fails() {
+    let mut w = Work::new(4, checked(DEVICE));
+    w.until_shared();
+    w.end();
+    let limit = w.rig.mapped();
+    w.rig.pool.set_limit(limit).unwrap();
+    let size = limit / 8 * 7;
+    let p = w.rig.malloc(size, w.streams[3]);
+    let refused = w.rig.pool.malloc(&request(limit / 2, w.streams[0])).unwrap_err();
+    assert!(refused.message.contains("limit"), "{}", refused.message);
+    w.rig.pool.validate().unwrap();
+    w.rig.free(p, w.streams[3]);
+    w.rig.sync();
+    w.rig.pool.trim(0).unwrap();
+    assert_eq!(w.rig.mapped(), 0);
+}

@@ -271,8 +271,8 @@ impl HeapState {
         Some(self.cut_at(r, size, align))
     }
 
-    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them: from its
-    /// start, or from its end where that leaves more extents whole.
+    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them
+    /// ([`Self::place_in`] says where).
     pub(crate) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
         self.regions.take_ready(r);
         let (from, size) = self.place_in(r, size, align);
@@ -282,23 +282,29 @@ impl HeapState {
     }
 
     /// Where in a region that is to be cut a request goes, and how many bytes it gets.
+    ///
+    /// A block of a page or more goes to the start, where it lies next to what was made before it:
+    /// what is made together is freed together, and joins then. It goes to the end where that is
+    /// next to the newer neighbour and leaves more extents whole.
     pub(crate) fn place_in(&self, r: u32, size: u64, align: u64) -> (u64, u64) {
         let region = self.regions.get(r);
         let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
         let room = region.end() - start;
         let size = if room - size < MIN_SPLIT { room } else { size };
         let page = self.extents.page();
-        let mut from = start;
-        if room - size >= page && size >= page {
-            let (end, back) = (region.end(), (region.end() - size) & !(align - 1));
-            let last = self.regions.is_edge(region.next);
-            let (in_front, behind) =
-                (self.extents.whole_bytes(start, back, false), self.extents.whole_bytes(start + size, end, last));
-            if in_front > behind {
-                from = back;
-            }
+        if room - size < page || size < page || !self.is_newer_behind(region) {
+            return (start, size);
         }
-        (from, size)
+        let (end, back) = (region.end(), (region.end() - size) & !(align - 1));
+        let (in_front, behind) = (self.extents.whole_bytes(start, back), self.extents.whole_bytes(start + size, end));
+        (if in_front > behind { back } else { start }, size)
+    }
+
+    /// Whether the block behind a free region is newer than what lies in front of it. Neither is
+    /// where the span ends there.
+    fn is_newer_behind(&self, region: &Region) -> bool {
+        let made = |r: u32| (self.regions.get(r).state == State::Live).then(|| self.regions.block(r).id);
+        !self.regions.is_edge(region.prev) && made(region.next) > made(region.prev)
     }
 
     /// Counts what a stitch or a flip moved, and how much of that was the heap's own.
@@ -379,6 +385,9 @@ pub(crate) struct Learnt {
     pub(crate) remapped: u64,
     /// Whether it ran short of memory soon after the last time.
     short: bool,
+    /// Whether it could map more rather than move memory when it last ran short: then it is no
+    /// place for fine extents, which make every move dear.
+    pub(crate) buys: bool,
     /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
     /// The pool's first memory was asked for ahead: it is unknown what it will be cut into.

@@ -15,7 +15,7 @@
 //! has left, and *mapped* the heap's bytes,
 //!
 //! ```text
-//! bought = min(earned, (free + mapped - peak - reserve) / 2)
+//! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
 //! ```
 //!
 //! It is free memory like any other: moved, trimmed, and given up before a request fails.
@@ -117,11 +117,6 @@ impl Pool {
         st.in_flight(&self.order) + of_others.sum::<u64>()
     }
 
-    /// Whether a heap buys: then it is no place for fine extents, which make every move dear.
-    pub(crate) fn buys(&self, st: &HeapState) -> bool {
-        self.entitled(st) > 0
-    }
-
     /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where the
     /// device would have no reserve left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
@@ -132,7 +127,10 @@ impl Pool {
         let Ok(device) = self.driver.mem_info(self.dev) else { return 0 };
         let free = device.free.min(self.headroom()).saturating_sub(size);
         let beyond = st.extents.bytes().saturating_sub(st.learnt.peak_live);
-        most.min((free + beyond).saturating_sub(device.total / RESERVE) / 2)
+        match free.checked_sub(device.total / RESERVE) {
+            Some(unused) => most.min((unused + beyond) / 2),
+            None => 0,
+        }
     }
 }
 

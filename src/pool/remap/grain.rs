@@ -46,7 +46,7 @@ impl Pool {
         // up.
         let cap = match mapped == 0 && !st.learnt.ahead {
             true => self.options.first_extent,
-            false if self.buys(st) => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
+            false if st.learnt.buys => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
             false => self.grain(st, st.learnt.halved).max(size / self.options.extents_per_request.max(1)),
         };
         let cap = cap.min(size).max(self.page);
@@ -66,7 +66,7 @@ impl Pool {
     pub(crate) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
         let stock = lock(&*self.core).stock.bytes();
         let after = st.extents.bytes() + growth;
-        if self.buys(st)
+        if st.learnt.buys
             || st.regions.ready_bytes() + stock < want.size
             || after
                 <= st.learnt.peak_live + (st.learnt.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)

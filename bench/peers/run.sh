@@ -3,21 +3,22 @@
 #
 # Every allocator has processes of its own. gpumem is measured first and once more last, so that drift of the machine
 # shows; then how its threads scale, beside what the machine lets any program have (scaling.py). Leaves in
-# OUTPUT-FOLDER: peers.jsonl (every figure), scaling.jsonl, peers.md (the tables, also printed), peers.svg (the plot),
-# peers.log (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
+# OUTPUT-FOLDER: peers.jsonl (every figure), scaling.jsonl, programs.json, peers.md (the tables, also printed), peers.svg
+# (the plot), peers.log (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
 #
 #   ALLOCATORS="gpumem cudaMallocAsync rmm_pool ..."   default: all that were built; cudaMalloc is measured in cold only
 #   BUILT=FOLDER    where build.sh put the programs; default .gpu/peers; built first where they are missing
 #   TIME=180        seconds after which a process is ended;   LIMIT=20: seconds for one pass over a workload or trace
 #   COLD=5          processes of each allocator for cold, which has one first allocation each; the table has the medians
 #   SCALING=5       rounds of scaling.py
+#   PROGRAMS=30     programs drawn at random (programs.py), from SEED on
 #   OPS=N           allocations per case, for a quick look
 #   SEED=N          of work that never repeats; another one in each run by default
 #   BACKEND=host    gpumem alone, on the host device, without CUDA
 #
 # Exits with 1 when something failed. A peer that cannot do a workload is a cell of the table, not a failure.
 set -uo pipefail
-if [ $# -lt 1 ]; then sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 1 ]; then sed -n '2,20s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 # Before the change of folder: relative names are the caller's.
 mkdir -p "$1" || exit 2
 out="$(cd "$1" && pwd)"; shift
@@ -27,7 +28,7 @@ for trace in "$@"; do
     traces+=("$(cd "$(dirname "$trace")" && pwd)/$(basename "$trace")")
 done
 cd "$(dirname "$0")/../.." || exit 2
-: "${BUILT:=.gpu/peers}" "${SEED:=$((RANDOM + 1))}" "${TIME:=180}" "${LIMIT:=20}" "${COLD:=5}" "${SCALING:=5}" "${BACKEND:=cuda}" "${PYTHON:=python3}"
+: "${BUILT:=.gpu/peers}" "${SEED:=$((RANDOM + 1))}" "${TIME:=180}" "${LIMIT:=20}" "${COLD:=5}" "${SCALING:=5}" "${PROGRAMS:=30}" "${BACKEND:=cuda}" "${PYTHON:=python3}"
 export GPUMEM_BACKEND="$BACKEND" BACKEND PYTHON
 unset GPUMEM_LIMIT GPUMEM_POOL GPUMEM_PAGE_SIZE GPUMEM_PREALLOC GPUMEM_TRIM_THRESHOLD VPMM_PAGE_SIZE VPMM_PAGES VPMM_VA_SIZE
 lines="$out/peers.jsonl"; log="$out/peers.log"
@@ -116,6 +117,14 @@ measure_scaling() {
     "$PYTHON" bench/peers/scaling.py "${scaling[@]}" 2>> "$log" || failed=1
 }
 
+measure_programs() {
+    local programs=(--programs "$PROGRAMS" --seed "$SEED" --limit "$LIMIT" --built "$BUILT" --results "$out/programs.json")
+    if [ -n "${OPS:-}" ]; then programs+=(--ops "$OPS"); fi
+    if [ "$BACKEND" = host ]; then programs+=(--host); fi
+    echo
+    "$PYTHON" bench/peers/programs.py "${programs[@]}" 2>> "$log" || failed=1
+}
+
 measure_cold
 for allocator in $ALLOCATORS; do measure "$allocator" 1; done
 if has_gpumem; then measure gpumem 2; fi
@@ -123,7 +132,10 @@ if has_gpumem; then measure gpumem 2; fi
 machine="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -n 1)"
 if [ "$BACKEND" = host ]; then machine="host device"; fi
 "$PYTHON" bench/peers/table.py --machine "${machine:-unknown GPU}, $(nproc) host cores" --svg "$out/peers.svg" "$lines" > "$out/peers.md" || failed=1
-if has_gpumem; then measure_scaling >> "$out/peers.md"; fi
+if has_gpumem; then
+    measure_scaling >> "$out/peers.md"
+    if [ "$PROGRAMS" -gt 0 ]; then measure_programs >> "$out/peers.md"; fi
+fi
 echo
 cat "$out/peers.md"
 if [ $failed -ne 0 ]; then echo "peers: something of gpumem's failed; see $log and the table" >&2; fi

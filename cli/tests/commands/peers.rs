@@ -54,7 +54,7 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
         command.env_remove(name);
     }
     command.env("BACKEND", "host").env("GPUMEM", install(&dir)).env("BUILT", dir.path().join("built"));
-    let done = run(command.env("OPS", "400").env("SCALING", "1"));
+    let done = run(command.env("OPS", "400").env("SCALING", "1").env("PROGRAMS", "3"));
     assert!(done.status.success(), "{}\n{}", stdout(&done), stderr(&done));
 
     let lines: Vec<Value> = std::fs::read_to_string(out.join("peers.jsonl"))
@@ -79,6 +79,15 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
         assert!(made.len() == most && made.values().all(|v| v.as_f64().unwrap() > 0.0), "{metric}: {scaling}");
     }
     assert!(table.contains("\n| 16 | ") && table.contains("16 threads make "), "{table}");
+
+    let programs = std::fs::read_to_string(out.join("programs.json")).unwrap();
+    let programs: Value = serde_json::from_str(&programs).unwrap();
+    for (seed, of) in programs.as_object().unwrap() {
+        let (mean, used, about) = (&of["gpumem"]["mean"], &of["gpumem"]["utilisation"], &of["gpumem"]["about"]);
+        assert!(mean.as_f64().unwrap() > 0.0 && used.as_f64().unwrap() > 0.0, "seed {seed}: {of}");
+        assert!(about.as_str().unwrap().contains(" streams, sizes "), "seed {seed}: {of}");
+    }
+    assert!(table.contains("\n3 programs, 3 of which every allocator could run:\n"), "{table}");
 
     // Both programs draw the same sizes: the live sets are the same to the byte.
     let own = run(gpumem().args(["bench", "--backend", "host", "--json", "--ops", "400", "random", "growing"]));

@@ -285,7 +285,7 @@ impl HeapState {
     ///
     /// A block of a page or more goes to the start, where it lies next to what was made before it:
     /// what is made together is freed together, and joins then. It goes to the end where that is
-    /// next to the newer neighbour and leaves more extents whole.
+    /// next to the newer neighbour and leaves more extents whole (docs/adr/placement.md).
     pub(crate) fn place_in(&self, r: u32, size: u64, align: u64) -> (u64, u64) {
         let region = self.regions.get(r);
         let start = region.addr + (region.addr.wrapping_neg() & (align - 1));

@@ -73,8 +73,8 @@ impl Pool {
             if let Some(b) = block.filter(|_| attempt == 0 && self.shares(heap, &st, want)) {
                 heap.publish(&st);
                 drop(st);
-                if let Some(shared) = self.make_shared_heap() {
-                    let (mut st, region) = self.find_region(shared, shared.lock(), want, req, None)?.own()?;
+                if let Some((shared, of_shared)) = self.enter_shared_heap()? {
+                    let (mut st, region) = self.find_region(shared, of_shared, want, req, None)?.own()?;
                     return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
                 }
                 st = heap.lock();

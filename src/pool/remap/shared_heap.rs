@@ -18,16 +18,26 @@
 //! each ready region of the shared heap is settled
 //! ```
 //!
-//! and its neighbours join whichever streams they were freed on. docs/adr/shared-heap.md has the
-//! experiment.
+//! and its neighbours join whichever streams they were freed on. Where the device lags behind the
+//! host that would be late, while a stream's own heap gives it back at once what it has freed. So
+//! the shared heap meets a request only while, once the device has been asked,
+//!
+//! ```text
+//! in flight <= live / LAG       (bytes of the shared heap that wait for a marker; that are live)
+//! ```
+//!
+//! docs/adr/shared-heap.md has the experiment.
 
 use crate::base::sync::lock;
-use crate::base::StreamHandle;
-use crate::pool::heap::{Heap, HeapState};
+use crate::base::{Result, StreamHandle};
+use crate::pool::heap::{Heap, HeapState, Locked};
 use crate::pool::remap::sources::{sources_in, take_out, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::{Want, NONE};
 use std::sync::atomic::Ordering::*;
+
+/// The device lags where more waits for its markers than one part in so many of what is live.
+const LAG: u64 = 4;
 
 impl Pool {
     /// Whether the shared heap meets a request that `heap` has no room for.
@@ -38,9 +48,22 @@ impl Pool {
             && (self.shared.load(Relaxed) != NONE || self.has_paid_rent())
     }
 
-    /// The shared heap, made now if there is none yet; `None` when there are too many heaps. The
-    /// caller holds no lock that ranks with the registry's or behind it.
-    pub(crate) fn make_shared_heap(&self) -> Option<&Heap> {
+    /// Locks the shared heap, up to date, unless the device lags. The caller holds no heap's lock.
+    pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_, HeapState>)>> {
+        let Some(shared) = self.make_shared_heap() else { return Ok(None) };
+        let mut st = shared.lock();
+        self.settle(&mut st)?;
+        match st.in_flight(&self.order) <= st.live_bytes / LAG {
+            true => Ok(Some((shared, st))),
+            false => {
+                shared.publish(&st);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The shared heap, made now if there is none yet; `None` when there are too many heaps.
+    fn make_shared_heap(&self) -> Option<&Heap> {
         if self.shared_heap().is_none() {
             let _streams = lock(&*self.streams);
             if self.shared_heap().is_none() {

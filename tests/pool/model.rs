@@ -286,7 +286,7 @@ impl Model {
             s.stitches, s.moved, s.growths, self.refused
         );
         assert!(s.stitches > 20, "the run must have stitched to mean anything");
-        assert!(self.pool.has_shared_heap(), "no request was met by the shared heap");
+        assert!(self.pool.has_shared_heap(), "the run never shared a heap");
     }
 }
 

@@ -20,10 +20,11 @@
 //!
 //! and its neighbours join whichever streams they were freed on. Where the device lags behind the
 //! host that would be late, while a stream's own heap gives it back at once what it has freed. So
-//! the shared heap meets a request only while, once the device has been asked,
+//! the shared heap meets a request only while, once the device has been asked, little waits for
+//! markers that it has not passed, or that no stream can record:
 //!
 //! ```text
-//! in flight <= live / LAG       (bytes of the shared heap that wait for a marker; that are live)
+//! held up <= live / LAG         (bytes of the shared heap)
 //! ```
 //!
 //! docs/adr/shared-heap.md has the experiment.
@@ -36,7 +37,7 @@ use crate::pool::state::Pool;
 use crate::pool::types::{Want, NONE};
 use std::sync::atomic::Ordering::*;
 
-/// The device lags where more waits for its markers than one part in so many of what is live.
+/// The device lags where more is held up than one part in so many of what is live.
 const LAG: u64 = 4;
 
 impl Pool {
@@ -53,7 +54,7 @@ impl Pool {
         let Some(shared) = self.make_shared_heap() else { return Ok(None) };
         let mut st = shared.lock();
         self.settle(&mut st)?;
-        match st.in_flight(&self.order) <= st.live_bytes / LAG {
+        match st.held_up(&self.order) <= st.live_bytes / LAG {
             true => Ok(Some((shared, st))),
             false => {
                 shared.publish(&st);

@@ -130,8 +130,9 @@ fn a_shared_block_is_resized_where_it_is() {
     let mut w = Work::new(4, late(3, DEVICE));
     w.until_shared();
     let host = w.rig.host.clone();
-    let mut stayed = 0;
-    for i in 0..w.live.len() {
+    // Few: what moves is copied.
+    let (mut stayed, count) = (0, w.live.len().min(6));
+    for i in 0..count {
         let (p, size, stream) = w.live[i];
         let other = w.streams[(i + 1) % 4];
         host.launch(D, stream, Kernel::write_pattern("old", p..p + size, 1, 64 * MIB)).unwrap();
@@ -151,7 +152,7 @@ fn a_shared_block_is_resized_where_it_is() {
     w.rig.pool.validate().unwrap();
     w.rig.sync();
     assert_eq!(host.take_reports(), vec![]);
-    assert!(stayed > w.live.len() / 2, "{stayed} of {} stayed where they were", w.live.len());
+    assert!(stayed > count / 2, "{stayed} of {count} stayed where they were");
 }
 
 /// A request that does not fit is refused as one of a stream's own heap is, and all free memory serves it first.

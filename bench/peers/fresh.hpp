@@ -6,11 +6,11 @@
 #include "script.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -225,7 +225,7 @@ public:
             b.free(k, on);
         };
         auto is_full = [&](size_t most) { return b.live() > 0 && (b.live_bytes() >= cap || b.live() >= most); };
-        auto drop_one_in = [&](size_t percent) { return is_full(5000) || (b.live() > 0 && random_.below(100) < percent); };
+        auto time_to_drop = [&](size_t percent) { return is_full(5000) || (b.live() > 0 && random_.below(100) < percent); };
         constexpr const char *lifetimes[] = {"at random", "first in first out", "last in first out", "recent ones first", "in phases", "in steps"};
         constexpr const char *kinds[] = {"log-uniform", "uniform", "of a set", "growing", "of two kinds"};
         const std::string about = std::to_string(count) + " streams, sizes " + kinds[kind] + " from 2^" +
@@ -234,7 +234,7 @@ public:
         run("program", b, streams, [&] {
             switch (life) {
             case FirstIn: return is_full(2000) ? drop(0, true) : make();
-            case LastIn: return drop_one_in(48) ? drop(b.live() - 1) : make();
+            case LastIn: return time_to_drop(48) ? drop(b.live() - 1) : make();
             case Phases:
                 while (!is_full(2000)) make();
                 for (size_t kept = b.live() * random_.below(30) / 100; b.live() > kept;) drop(random_.below(b.live()));
@@ -251,10 +251,10 @@ public:
                 return;
             }
             case Recent:
-                if (!drop_one_in(35)) return make();
+                if (!time_to_drop(35)) return make();
                 return drop(random_.below(10) > 0 ? b.live() - 1 - random_.below(std::min<size_t>(b.live(), 8))
                                                   : random_.below(b.live()));
-            default: return drop_one_in(35) ? drop(random_.below(b.live())) : make();
+            default: return time_to_drop(35) ? drop(random_.below(b.live())) : make();
             }
         }, about);
         device::sync();

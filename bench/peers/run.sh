@@ -118,7 +118,11 @@ measure_scaling() {
 }
 
 measure_programs() {
-    local programs=(--programs "$PROGRAMS" --seed "$SEED" --limit "$LIMIT" --built "$BUILT" --results "$out/programs.json")
+    local allocator named=()
+    for allocator in gpumem cudaMallocAsync torch_expandable torch_native; do
+        case " $ALLOCATORS " in *" $allocator "*) named+=("$allocator") ;; esac
+    done
+    local programs=(--allocators "${named[@]}" --programs "$PROGRAMS" --seed "$SEED" --limit "$LIMIT" --built "$BUILT" --results "$out/programs.json")
     if [ -n "${OPS:-}" ]; then programs+=(--ops "$OPS"); fi
     if [ "$BACKEND" = host ]; then programs+=(--host); fi
     echo

@@ -283,9 +283,9 @@ impl HeapState {
 
     /// Where in a region that is to be cut a request goes, and how many bytes it gets.
     ///
-    /// A block of a page or more goes to the start, where it lies next to what was made before it:
-    /// what is made together is freed together, and joins then. It goes to the end where that is
-    /// next to the newer neighbour and leaves more extents whole (docs/adr/placement.md).
+    /// A block goes to the start: in a ring that is next to the newest there is, and what is made
+    /// together is freed together, and joins then. One of a page or more goes to the end where that
+    /// is next to the newer neighbour and leaves more extents whole (docs/adr/placement.md).
     pub(crate) fn place_in(&self, r: u32, size: u64, align: u64) -> (u64, u64) {
         let region = self.regions.get(r);
         let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
@@ -300,8 +300,8 @@ impl HeapState {
         (if in_front > behind { back } else { start }, size)
     }
 
-    /// Whether the block behind a free region is newer than what lies in front of it. Neither is
-    /// where the span ends there.
+    /// Whether a live block lies behind a free region, newer than what lies in front of it. Not at
+    /// the ends of a span.
     fn is_newer_behind(&self, region: &Region) -> bool {
         let made = |r: u32| (self.regions.get(r).state == State::Live).then(|| self.regions.block(r).id);
         !self.regions.is_edge(region.prev) && made(region.next) > made(region.prev)

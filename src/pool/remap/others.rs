@@ -7,7 +7,7 @@
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Backoff, Block, Heap, HeapState};
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
-use crate::pool::remap::sources::{sources_in, take_out, Source};
+use crate::pool::remap::sources::{sources_in, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
@@ -111,11 +111,8 @@ impl Pool {
                 other.publish(&from);
                 continue;
             };
-            // From high to low addresses: what is left of a region before the cut keeps its number.
-            run.iter().rev().for_each(|s| take_out(&mut from, s));
+            self.hand_on(&mut from, st, &run);
             other.publish(&from);
-            drop(from);
-            run.iter().for_each(|s| self.take_in(st, s));
             return Ok(true);
         }
         Ok(false)

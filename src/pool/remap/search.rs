@@ -75,6 +75,8 @@ impl Pool {
                 drop(st);
                 if let Some((shared, of_shared)) = self.enter_shared_heap()? {
                     let (mut st, region) = self.find_region(shared, of_shared, want, req, None)?.own()?;
+                    // Numbered there: which of two neighbours is newer shows in one heap's numbers only.
+                    let b = Block { id: st.new_id(), ..b };
                     return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
                 }
                 st = heap.lock();

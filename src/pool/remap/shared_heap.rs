@@ -32,7 +32,7 @@
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked};
-use crate::pool::remap::sources::{sources_in, take_out, Source};
+use crate::pool::remap::sources::sources_in;
 use crate::pool::state::Pool;
 use crate::pool::types::{Want, NONE};
 use std::sync::atomic::Ordering::*;
@@ -85,10 +85,8 @@ impl Pool {
         let settled = |&r: &u32| self.order.settled(from.regions.get(r).order);
         let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
         for r in regions {
-            let extents: Vec<Source> = sources_in(other.number, from, r).collect();
-            // From high to low addresses: what is left of a region before the cut keeps its number.
-            extents.iter().rev().for_each(|s| take_out(from, s));
-            extents.iter().for_each(|s| self.take_in(shared, s));
+            let extents: Vec<_> = sources_in(other.number, from, r).collect();
+            self.hand_on(from, shared, &extents);
         }
     }
 }

@@ -31,15 +31,18 @@ impl Pool {
         }
         found
     }
-}
 
-impl Pool {
-    /// Adds an extent that was just taken out of its heap to another one, where it is: ready.
-    pub(crate) fn take_in(&self, st: &mut HeapState, s: &Source) {
-        let r = st.regions.add(s.addr, s.extent.size);
-        let there = (s.addr, Mapped { extent: s.extent, place: s.place });
-        st.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
-        st.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
+    /// Moves free extents of one region, by address, from their heap to another one, where they
+    /// are: nothing is mapped or unmapped, and they are ready there.
+    pub(crate) fn hand_on(&self, from: &mut HeapState, to: &mut HeapState, extents: &[Source]) {
+        // From high to low addresses: what is left of a region before the cut keeps its number.
+        extents.iter().rev().for_each(|s| take_out(from, s));
+        for s in extents {
+            let r = to.regions.add(s.addr, s.extent.size);
+            let there = (s.addr, Mapped { extent: s.extent, place: s.place });
+            to.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
+            to.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
+        }
     }
 }
 

@@ -94,8 +94,8 @@ fn what_repeats_stays_as_tight_as_it_was() {
     assert_eq!(mapped[0], mapped[1]);
 }
 
-/// On a device that is nearly full nothing is bought: no more is mapped than by a pool that never buys. Nothing fails that a
-/// tight pool has room for.
+/// On a device that is nearly full nothing is bought: hardly more is mapped than by a pool that never buys, or than leaves
+/// the reserve. Nothing fails that a tight pool has room for.
 #[test]
 fn a_full_device_is_left_its_reserve() {
     let device = PEAK + PEAK / 4;

@@ -293,6 +293,8 @@ impl Model {
 fn run(seed: u64, steps: u64, wait: bool, watch: bool) {
     let mut m = Model::new(seed, wait, watch);
     for step in 0..steps {
+        // In the middle the device keeps up: only then do streams come to share a heap.
+        m.host.keep_up((steps / 3..steps / 3 * 2).contains(&step));
         m.step();
         if let Err(e) = m.pool.validate() {
             panic!("seed {seed}, step {step}: {e}\n{}", m.pool.dump());

@@ -70,6 +70,14 @@ impl HostDriver {
         self.look().live.remove(start)
     }
 
+    /// Whether the device keeps up with the host from now on, as with `eager` set, or works late
+    /// again.
+    pub fn keep_up(&self, prompt: bool) {
+        let mut st = self.look();
+        st.mood.prompt = prompt;
+        drop(self.settle(st));
+    }
+
     /// Keeps a stream from making progress until `release`, to stand for work that takes long.
     /// Calls that would wait for it fail meanwhile.
     pub fn hold(&self, dev: DeviceId, s: StreamHandle) -> Result<()> {

@@ -30,11 +30,13 @@ pub(super) struct Mood {
     /// Steps a call on average, doubled.
     pace: usize,
     pub(super) neglected: Option<usize>,
+    /// Whether it keeps up with the host for now: all that can run does.
+    pub(super) prompt: bool,
 }
 
 impl Mood {
     pub(super) fn new(seed: u64) -> Mood {
-        Mood { rng: Rng(seed), calls_left: 0, pace: 0, neglected: None }
+        Mood { rng: Rng(seed), calls_left: 0, pace: 0, neglected: None, prompt: false }
     }
 
     /// How many steps the device takes during this call.

@@ -174,7 +174,7 @@ impl HostDriver {
         if IN_BODY.get() || st.lanes.active.is_empty() {
             return st;
         }
-        if self.options.eager {
+        if self.options.eager || st.mood.prompt {
             return self.settle(st);
         }
         let inner = &mut *st;
@@ -188,9 +188,9 @@ impl HostDriver {
         st
     }
 
-    /// After a submission: with `eager` set, everything that can run does.
+    /// After a submission: where the device keeps up, everything that can run does.
     pub(super) fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        if self.options.eager && !IN_BODY.get() {
+        if (self.options.eager || st.mood.prompt) && !IN_BODY.get() {
             while let Some(lane) = st.pick(None) {
                 st = self.step(st, lane);
             }

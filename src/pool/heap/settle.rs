@@ -40,17 +40,8 @@ impl HeapState {
 
     /// Bytes that wait for a marker that is on its way.
     pub(crate) fn in_flight(&self, order: &Order) -> u64 {
-        self.bytes_until(|tag| order.marked(tag))
-    }
-
-    /// Bytes that wait for the device, or for a marker that no stream can record.
-    pub(crate) fn held_up(&self, order: &Order) -> u64 {
-        self.bytes_until(|tag| order.marked(tag) || order.only_context(tag))
-    }
-
-    /// Bytes that wait for such tags, from the earliest of each lane on.
-    fn bytes_until(&self, such: impl Fn(Tag) -> bool) -> u64 {
-        let queues = self.waiting.queues.iter().map(|q| q.1.iter().take_while(|w| such(w.tag)));
+        let on_its_way = |w: &&Wait| order.marked(w.tag) && !order.settled(w.tag);
+        let queues = self.waiting.queues.iter().map(|q| q.1.iter().filter(on_its_way));
         let bytes = |w: &Wait| match w.item {
             Item::Region(r) => self.regions.get(r).size,
             Item::Object { .. } => 0,

@@ -34,7 +34,9 @@
 //! stock counts as mapped. Beyond it a heap moves its own free extents, and then others'.
 
 use crate::pool::heap::{Heap, HeapState};
+use crate::pool::order::Tag;
 use crate::pool::state::Pool;
+use crate::pool::types::Want;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A heap may move so many times its peak before it earns anything: the first time that a workload
@@ -72,10 +74,36 @@ fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
 }
 
 impl Pool {
-    /// Whether all heaps together have moved more than a first pass costs.
+    /// Whether all heaps together have moved more than a first pass costs, since the device was
+    /// last seen behind the host.
     pub(crate) fn has_paid_rent(&self) -> bool {
         let peak = self.counters.most_live.load(Relaxed);
-        peak > 0 && self.counters.remapped.load(Relaxed) > peak.saturating_mul(FREE)
+        let paid = self.counters.remapped.load(Relaxed).saturating_sub(self.counters.behind_at.load(Relaxed));
+        peak > 0 && paid > peak.saturating_mul(FREE)
+    }
+
+    /// Marks how far a request's stream has come; `None` where it cannot be marked.
+    pub(crate) fn mark_here(&self, want: Want) -> Option<Tag> {
+        let here = self.order.tag(want.lane);
+        let marked = self.order.mark(&*self.driver, want.lane, want.stream);
+        matches!(marked, Ok(true)).then_some(here)
+    }
+
+    /// Asks whether the device has passed what was marked before a move, which takes longer than
+    /// an idle device does.
+    pub(crate) fn look_whether_behind(&self, marked: Option<Tag>) {
+        let passed = marked.is_some_and(|tag| {
+            let asked = self.order.poll(&*self.driver, [tag.lane()]);
+            asked.is_ok() && self.order.settled(tag)
+        });
+        if !passed {
+            self.is_behind();
+        }
+    }
+
+    /// Notes that the device is behind the host.
+    pub(crate) fn is_behind(&self) {
+        self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
     }
 
     fn entitled(&self, st: &HeapState) -> u64 {

@@ -7,7 +7,7 @@
 //! So once all heaps together have paid more rent than a first pass costs,
 //!
 //! ```text
-//! remapped > FREE * peak        (remap/economy.rs)
+//! remapped since the device was last behind > FREE * peak        (remap/economy.rs)
 //! ```
 //!
 //! a request of at least a page that its own heap has no room for is met by the shared heap, and
@@ -18,14 +18,11 @@
 //! each ready region of the shared heap is settled
 //! ```
 //!
-//! and its neighbours join whichever streams they were freed on. Where the device lags behind the
-//! host that would be late, while a stream's own heap gives it back at once what it has freed. So
-//! the shared heap meets a request only while, once the device has been asked, little waits for
-//! markers that it has not passed, or that no stream can record:
+//! and its neighbours join whichever streams they were freed on.
 //!
-//! ```text
-//! held up <= live / LAG         (bytes of the shared heap)
-//! ```
+//! Where the device is behind the host that would be late, while a stream's own heap gives it back
+//! at once what it has freed. So rent counts from when the device was last seen behind: wherever
+//! something is moved, or the shared heap grows, a marker in front of it tells.
 //!
 //! docs/adr/shared-heap.md has the experiment.
 
@@ -34,33 +31,21 @@ use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked};
 use crate::pool::remap::sources::sources_in;
 use crate::pool::state::Pool;
-use crate::pool::types::{Want, NONE};
+use crate::pool::types::Want;
 use std::sync::atomic::Ordering::*;
-
-/// The device lags where more is held up than one part in so many of what is live.
-const LAG: u64 = 4;
 
 impl Pool {
     /// Whether the shared heap meets a request that `heap` has no room for.
     pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
-        want.size >= self.page
-            && st.private.is_none()
-            && !heap.of_captures
-            && (self.shared.load(Relaxed) != NONE || self.has_paid_rent())
+        want.size >= self.page && st.private.is_none() && !heap.of_captures && self.has_paid_rent()
     }
 
-    /// Locks the shared heap, up to date, unless the device lags. The caller holds no heap's lock.
+    /// Locks the shared heap, up to date. The caller holds no heap's lock.
     pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_, HeapState>)>> {
         let Some(shared) = self.make_shared_heap() else { return Ok(None) };
         let mut st = shared.lock();
         self.settle(&mut st)?;
-        match st.held_up(&self.order) <= st.live_bytes / LAG {
-            true => Ok(Some((shared, st))),
-            false => {
-                shared.publish(&st);
-                Ok(None)
-            }
-        }
+        Ok(Some((shared, st)))
     }
 
     /// The shared heap, made now if there is none yet; `None` when there are too many heaps.

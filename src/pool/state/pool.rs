@@ -49,6 +49,8 @@ pub(crate) struct Counters {
     /// have moved: `remap/economy.rs`.
     pub(crate) most_live: AtomicU64,
     pub(crate) remapped: AtomicU64,
+    /// What `remapped` was when the device was last seen behind the host.
+    pub(crate) behind_at: AtomicU64,
     pub(crate) dedicated_live: AtomicU64,
     /// The most that it ever was since the peaks were last reset.
     pub(crate) dedicated_most: AtomicU64,

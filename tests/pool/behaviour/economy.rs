@@ -114,27 +114,31 @@ fn a_full_device_is_left_its_reserve() {
 /// follows what is live together, and not what each heap has had.
 #[test]
 fn heaps_share_one_budget() {
-    let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
-    let streams = [(); 3].map(|()| rig.stream());
-    let mut rng = fastrand::Rng::with_seed(3);
-    let (mut live, mut bytes, mut peak) = (Vec::new(), 0, 0);
-    for turn in 0..40_000 {
-        let size = ((64 * KIB) << rng.u32(0..10)) + rng.u64(..64 * KIB);
-        live.push((rig.malloc(size, streams[turn % 3]), size));
-        bytes += size;
-        peak = peak.max(bytes);
-        if live.len() > 64 {
-            let (p, size) = live.remove(rng.usize(..16));
-            rig.free(p, streams[(turn + 1) % 3]);
-            bytes -= size;
+    let (mut mapped, mut peaks) = (0, 0);
+    for seed in 1..6 {
+        let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
+        let streams = [(); 3].map(|()| rig.stream());
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut live, mut bytes, mut peak) = (Vec::new(), 0, 0);
+        for turn in 0..40_000 {
+            let size = ((64 * KIB) << rng.u32(0..10)) + rng.u64(..64 * KIB);
+            live.push((rig.malloc(size, streams[turn % 3]), size));
+            bytes += size;
+            peak = peak.max(bytes);
+            if live.len() > 64 {
+                let (p, size) = live.remove(rng.usize(..16));
+                rig.free(p, streams[(turn + 1) % 3]);
+                bytes -= size;
+            }
         }
+        rig.pool.validate().unwrap();
+        mapped += rig.pool.stats().peak_mapped;
+        peaks += peak;
+        live.into_iter().for_each(|(p, _)| rig.free(p, streams[0]));
+        rig.close();
     }
-    rig.pool.validate().unwrap();
-    let mapped = rig.pool.stats().peak_mapped;
-    // Each by itself they would map 1.7 times as much as is live.
-    assert!(mapped <= peak + peak / 3, "{mapped} bytes mapped for {peak} live");
-    live.into_iter().for_each(|(p, _)| rig.free(p, streams[0]));
-    rig.close();
+    // Each heap by itself would map 1.7 times as much as is live.
+    assert!(mapped <= peaks + peaks * 3 / 10, "{mapped} bytes mapped for {peaks} live");
 }
 
 /// What was bought goes back like any other free memory.

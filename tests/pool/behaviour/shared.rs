@@ -18,13 +18,15 @@ struct Work {
     bytes: u64,
     turn: usize,
     rng: fastrand::Rng,
+    /// Streams that hold the device back: the work of an allocation begins so many allocations later.
+    behind: Vec<StreamHandle>,
 }
 
 impl Work {
     fn new(streams: usize, host: HostOptions) -> Work {
         let rig = Rig::new(host, PoolOptions::default());
         let streams = (0..streams).map(|_| rig.stream()).collect();
-        Work { rig, streams, live: Vec::new(), bytes: 0, turn: 0, rng: fastrand::Rng::with_seed(5) }
+        Work { rig, streams, live: Vec::new(), bytes: 0, turn: 0, rng: fastrand::Rng::with_seed(5), behind: Vec::new() }
     }
 
     /// So many allocations; returns how many extents were moved for them.
@@ -39,9 +41,25 @@ impl Work {
             }
             self.live.push((self.rig.malloc(size, stream), size, stream));
             self.bytes += size;
+            self.hold_back(stream);
         }
         self.rig.pool.validate().unwrap();
         self.rig.pool.stats().moved - before
+    }
+
+    /// What the stream does from here on waits for its turn.
+    fn hold_back(&self, stream: StreamHandle) {
+        if self.behind.is_empty() {
+            return;
+        }
+        let (host, gate) = (&self.rig.host, self.behind[self.turn % self.behind.len()]);
+        host.release(D, gate).unwrap();
+        host.hold(D, gate).unwrap();
+        host.launch(D, gate, Kernel::new("turn")).unwrap();
+        let opens = host.event_create(D).unwrap();
+        host.event_record(D, opens, gate).unwrap();
+        host.stream_wait(D, stream, opens).unwrap();
+        host.event_destroy(D, opens).unwrap();
     }
 
     fn end_one(&mut self, i: usize) {
@@ -99,6 +117,20 @@ fn streams_whose_own_memory_does_share_nothing() {
     }
     rig.pool.validate().unwrap();
     assert!(!rig.pool.has_shared_heap());
+}
+
+/// A device that is some allocations behind the host, as it is where kernels run, has not passed what one stream has freed
+/// when another asks; each stream has its own back at once.
+#[test]
+fn nothing_is_shared_while_the_device_is_behind() {
+    let mut w = Work::new(3, checked(DEVICE));
+    w.behind = (0..24).map(|_| w.rig.stream()).collect();
+    let moved = w.play(3000);
+    assert!(moved > 500, "{moved} extents moved: too few to tell");
+    let mapped = w.rig.pool.stats().peak_mapped;
+    // What the device has not passed is mapped besides.
+    assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
+    assert!(!w.rig.pool.has_shared_heap());
 }
 
 /// Freed in the shared heap, memory is the freeing stream's at once and every other stream's when the device has passed it.

@@ -71,7 +71,7 @@ impl Default for PoolOptions {
             max_extent: 32 * size::MIB,
             finer: false,
             first_extent: size::GIB,
-            extents_per_request: 16,
+            extents_per_request: 48,
             max_aliases: 128 << 10,
             patience: 24,
             watch: true,

@@ -36,6 +36,12 @@ inline Stream new_stream() {
 }
 inline void destroy_stream(Stream s) { gpumem_stream_destroy(s); }
 inline void sync() { check(gpumem_device_sync(), "gpumem_device_sync"); }
+// Work that uses memory, in the order of a stream. The host device's memory is the host's, so a page of it is enough.
+inline void fill(void *p, size_t bytes, Stream s) {
+    check(gpumem_memset_async(p, 1, bytes < 4096 ? bytes : 4096, s), "gpumem_memset_async");
+}
+// What comes on stream `s` waits for what is on `other` now.
+inline void wait(Stream s, Stream other) { check(gpumem_stream_wait(s, other), "gpumem_stream_wait"); }
 
 #else
 
@@ -59,6 +65,16 @@ inline Stream new_stream() {
 }
 inline void destroy_stream(Stream s) { (void)cudaStreamDestroy(s); }
 inline void sync() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+// Work that uses memory, in the order of a stream.
+inline void fill(void *p, size_t bytes, Stream s) { check(cudaMemsetAsync(p, 1, bytes, s), "cudaMemsetAsync"); }
+// What comes on stream `s` waits for what is on `other` now.
+inline void wait(Stream s, Stream other) {
+    cudaEvent_t event;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    check(cudaEventRecord(event, other), "cudaEventRecord");
+    check(cudaStreamWaitEvent(s, event, 0), "cudaStreamWaitEvent");
+    check(cudaEventDestroy(event), "cudaEventDestroy");
+}
 
 #endif
 

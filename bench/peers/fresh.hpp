@@ -16,11 +16,19 @@
 
 #include <unistd.h>
 
+// What the device does meanwhile: it fills so much of each new block, on its stream, and the host waits for it after so
+// many operations. None of that is timed.
+struct DeviceWork {
+    uint64_t bytes = 0;
+    size_t operations = SIZE_MAX;
+};
+
 // Operations as they are drawn, played a chunk at a time so that drawing is not timed.
 template <class Allocator>
 class Endless {
 public:
-    Endless(Allocator &allocator, std::vector<Stream> streams) : allocator_(allocator), streams_(std::move(streams)) {}
+    Endless(Allocator &allocator, std::vector<Stream> streams, DeviceWork work)
+        : allocator_(allocator), streams_(std::move(streams)), work_(work) {}
     Endless(const Endless &) = delete;
     Endless &operator=(const Endless &) = delete;
     ~Endless() {
@@ -70,14 +78,19 @@ private:
     struct Live {
         void *ptr = nullptr;
         uint64_t bytes = 0;
+        uint16_t stream = 0;
     };
 
     void step(const Op &op, Pass &pass) {
         Live &l = live_[op.slot];
+        if (work_.bytes > 0 && !op.allocate && l.ptr != nullptr && l.stream != op.stream) {
+            device::wait(streams_[op.stream], streams_[l.stream]);
+        }
         const auto start = Clock::now();
         try {
             if (op.allocate) {
                 l.bytes = op.bytes;
+                l.stream = op.stream;
                 l.ptr = allocator_.allocate(op.bytes, streams_[op.stream]);
             } else if (l.ptr != nullptr) {
                 void *ptr = l.ptr;
@@ -88,10 +101,18 @@ private:
             if (pass.failures++ == 0) pass.first_failure = std::string(e.what()).substr(0, 200);
         }
         pass.each.add(Clock::now() - start);
+        if (work_.bytes == 0) return;
+        if (op.allocate && l.ptr != nullptr) device::fill(l.ptr, std::min(l.bytes, work_.bytes), streams_[op.stream]);
+        if (++since_waited_ >= work_.operations) {
+            device::sync();
+            since_waited_ = 0;
+        }
     }
 
     Allocator &allocator_;
     std::vector<Stream> streams_;
+    DeviceWork work_;
+    size_t since_waited_ = 0;
     std::vector<Live> live_;
 };
 
@@ -172,8 +193,8 @@ public:
     }
 
     // A program that is itself drawn: how many streams and how they take turns, which sizes, how long blocks live, and on
-    // which stream they are freed.
-    void program() {
+    // which stream they are freed. With `works` the device fills blocks meanwhile, and may fall behind the host.
+    void program(bool works) {
         constexpr size_t stream_counts[] = {1, 1, 2, 3, 8, 32, 100};
         const size_t count = stream_counts[random_.below(std::size(stream_counts))];
         std::vector<Stream> streams = {a_};
@@ -190,6 +211,10 @@ public:
         const size_t away = shares[random_.below(std::size(shares))];  // percent of the frees on another stream
         const size_t burst = size_t(1) << random_.below(12);
         const size_t turns = random_.below(3);
+        constexpr uint64_t filled[] = {64 * K, 4 * M, G};
+        constexpr size_t waits[] = {100, 1000, 10000};
+        DeviceWork work;
+        if (works) work = {filled[random_.below(std::size(filled))], waits[random_.below(std::size(waits))]};
 
         Builder b;
         size_t op = 0;
@@ -230,8 +255,9 @@ public:
         constexpr const char *kinds[] = {"log-uniform", "uniform", "of a set", "growing", "of two kinds"};
         const std::string about = std::to_string(count) + " streams, sizes " + kinds[kind] + " from 2^" +
             std::to_string(static_cast<int>(low)) + " to 2^" + std::to_string(static_cast<int>(high)) + ", freed " +
-            lifetimes[life] + ", " + std::to_string(cap / M) + " MiB, " + std::to_string(away) + " % elsewhere";
-        run("program", b, streams, [&] {
+            lifetimes[life] + ", " + std::to_string(cap / M) + " MiB, " + std::to_string(away) + " % elsewhere" +
+            (works ? ", " + std::to_string(work.bytes / K) + " KiB filled, waits after " + std::to_string(work.operations) : "");
+        run(works ? "working_program" : "program", b, streams, [&] {
             switch (life) {
             case FirstIn: return is_full(2000) ? drop(0, true) : make();
             case LastIn: return time_to_drop(48) ? drop(b.live() - 1) : make();
@@ -256,7 +282,7 @@ public:
                                                   : random_.below(b.live()));
             default: return time_to_drop(35) ? drop(random_.below(b.live())) : make();
             }
-        }, about);
+        }, about, work);
         device::sync();
         for (Stream s : streams) if (s != a_) device::destroy_stream(s);
     }
@@ -369,9 +395,9 @@ private:
 
     // `about`: what there is to know of the workload.
     void run(const char *name, Builder &b, std::vector<Stream> streams, const std::function<void()> &draw,
-             const std::string &about = "") {
+             const std::string &about = "", DeviceWork work = {}) {
         Allocator allocator(std::min<size_t>(total_ / 10 * 9, 32 * G));
-        Endless<Allocator> endless(allocator, std::move(streams));
+        Endless<Allocator> endless(allocator, std::move(streams), work);
         // The first pass meets an empty device; the last one is what goes on for ever.
         constexpr int passes = 6;
         for (int pass = 1; pass <= passes; pass++) {

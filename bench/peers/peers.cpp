@@ -72,7 +72,8 @@ bool run(const Job &job) {
         {"fifo", [&] { fresh.fifo(); }},
         {"turns", [&] { fresh.turns(); }},
         {"growth", [&] { fresh.growth(); }},
-        {"program", [&] { fresh.program(); }},
+        {"program", [&] { fresh.program(false); }},
+        {"working_program", [&] { fresh.program(true); }},
         {"many_streams", [&] { fresh.many_streams(); }},
     };
     for (const std::string &name : job.workloads) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Programs drawn at random, each under every allocator: what they cost in time and device memory.
 
-    programs.py [--programs N] [--seed N] [--built FOLDER] [--allocators NAME...]    measures; prints a table
-    programs.py --report RESULTS                                                     the table alone, of results that were kept
+    programs.py [--programs N] [--seed N] [--work] [--built FOLDER] [--allocators NAME...]    measures; prints a table
+    programs.py --report RESULTS                     the table alone, of results that were kept
 
 A program is the workload `program` of peers.cpp with a seed of its own (fresh.hpp says what is drawn); its sixth pass
-counts. Each runs in a process of its own, the allocators in turns. Exits with 1 when one of gpumem's fails, 2 on bad
+counts. With --work it is `working_program`: the device fills blocks meanwhile, and may fall behind the host. Each runs in a process of its own, the allocators in turns. Exits with 1 when one of gpumem's fails, 2 on bad
 usage.
 """
 
@@ -30,7 +30,7 @@ def measure(arguments, allocator, seed):
     """{metric: value} of a program's last pass, with what it was under "about"; None when it failed."""
     name = "peers_host" if arguments.host else PROGRAMS[allocator]
     command = [os.path.join(arguments.built, name), "--seed", str(seed), "--ops", str(arguments.ops), "--limit",
-               str(arguments.limit), allocator, "program"]
+               str(arguments.limit), allocator, "working_program" if arguments.work else "program"]
     printed = shared.output_of(command, f"programs: {allocator}, seed {seed}", None, 4 * arguments.limit + 20)
     figures = [f for f in map(json.loads, (printed or "").splitlines()) if f["case"] == "sixth pass"]
     if not figures or any(f["metric"] == "failures" and f["value"] > 0 for f in figures):
@@ -72,6 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1, help="of the first program")
+    parser.add_argument("--work", action="store_true", help="the device fills blocks meanwhile")
     parser.add_argument("--ops", type=int, default=8000, help="operations a pass")
     parser.add_argument("--limit", type=int, default=20, help="seconds for one program")
     parser.add_argument("--built", default=BUILT, help="where build.sh put the programs")

@@ -97,12 +97,12 @@ impl Pool {
             asked.is_ok() && self.order.settled(tag)
         });
         if !passed {
-            self.is_behind();
+            self.note_behind();
         }
     }
 
     /// Notes that the device is behind the host.
-    pub(crate) fn is_behind(&self) {
+    pub(crate) fn note_behind(&self) {
         self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
     }
 

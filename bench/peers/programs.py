@@ -5,8 +5,8 @@
     programs.py --report RESULTS                     the table alone, of results that were kept
 
 A program is the workload `program` of peers.cpp with a seed of its own (fresh.hpp says what is drawn); its sixth pass
-counts. With --work it is `working_program`: the device fills blocks meanwhile, and may fall behind the host. Each runs in a process of its own, the allocators in turns. Exits with 1 when one of gpumem's fails, 2 on bad
-usage.
+counts. With --work it is `working_program`: the device fills blocks meanwhile, and may fall behind the host. Each runs
+in a process of its own, the allocators in turns. Exits with 1 when one of gpumem's fails, 2 on bad usage.
 """
 
 import argparse

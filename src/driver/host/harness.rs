@@ -70,8 +70,8 @@ impl HostDriver {
         self.look().live.remove(start)
     }
 
-    /// Whether the device keeps up with the host from now on, as with `eager` set, or works late
-    /// again.
+    /// Whether a device without `eager` keeps up with the host from now on, as if it were set, or
+    /// works late again.
     pub fn keep_up(&self, prompt: bool) {
         let mut st = self.look();
         st.mood.prompt = prompt;

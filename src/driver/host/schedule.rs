@@ -168,13 +168,18 @@ impl HostDriver {
         self.lock()
     }
 
+    /// Whether everything that can run does so at once.
+    fn keeps_up(&self, st: &State) -> bool {
+        self.options.eager || st.mood.prompt
+    }
+
     /// Enters the driver: the device takes a few steps first.
     pub(super) fn enter(&self) -> Guard<'_> {
         let mut st = self.lock();
         if IN_BODY.get() || st.lanes.active.is_empty() {
             return st;
         }
-        if self.options.eager || st.mood.prompt {
+        if self.keeps_up(&st) {
             return self.settle(st);
         }
         let inner = &mut *st;
@@ -190,7 +195,7 @@ impl HostDriver {
 
     /// After a submission: where the device keeps up, everything that can run does.
     pub(super) fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        if (self.options.eager || st.mood.prompt) && !IN_BODY.get() {
+        if self.keeps_up(&st) && !IN_BODY.get() {
             while let Some(lane) = st.pick(None) {
                 st = self.step(st, lane);
             }

@@ -40,8 +40,9 @@ impl HeapState {
 
     /// Bytes that wait for a marker that is on its way.
     pub(crate) fn in_flight(&self, order: &Order) -> u64 {
-        let on_its_way = |w: &&Wait| order.marked(w.tag) && !order.settled(w.tag);
-        let queues = self.waiting.queues.iter().map(|q| q.1.iter().filter(on_its_way));
+        let marked = self.waiting.queues.iter().map(|q| q.1.iter().take_while(|w| order.marked(w.tag)));
+        // What the device is known to have passed may not have been settled yet.
+        let queues = marked.map(|q| q.skip_while(|w| order.settled(w.tag)));
         let bytes = |w: &Wait| match w.item {
             Item::Region(r) => self.regions.get(r).size,
             Item::Object { .. } => 0,

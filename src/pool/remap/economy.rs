@@ -97,13 +97,8 @@ impl Pool {
             asked.is_ok() && self.order.settled(tag)
         });
         if !passed {
-            self.note_behind();
+            self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
         }
-    }
-
-    /// Notes that the device is behind the host.
-    pub(crate) fn note_behind(&self) {
-        self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
     }
 
     fn entitled(&self, st: &HeapState) -> u64 {

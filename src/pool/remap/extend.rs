@@ -251,9 +251,10 @@ impl Pool {
                 }
             }
         }
-        let several = self.heap_count.load(Relaxed) > 1 && !heap.of_captures;
-        let tells = several && (!plan.moves.is_empty() || self.is_shared(heap));
-        let before = if tells { self.mark_here(want) } else { None };
+        // Whether the device keeps up matters to the shared heap only; a captured stream cannot tell.
+        let may_share = self.heap_count.load(Relaxed) > 1 && st.private.is_none() && !heap.of_captures;
+        let tells = may_share && (!plan.moves.is_empty() || self.is_shared(heap));
+        let marked = tells.then(|| self.mark_here(want));
         let planned = plan.creates.iter().sum::<u64>();
         let largest = plan.creates.first().copied().unwrap_or(self.page);
         let supply = self.supply(want, &plan.creates, largest)?;
@@ -300,8 +301,8 @@ impl Pool {
         let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
-        if tells {
-            self.look_whether_behind(before);
+        if let Some(marked) = marked {
+            self.look_whether_behind(marked);
         }
         st.learnt.fresh_starts.mapped_again((moves.len() + supply.stocked.len()) as u64);
         let (run, region) = commit(&mut lock(&*self.core), st, others, moves, order, (va, &run), (want, cut));

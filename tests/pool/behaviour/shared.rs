@@ -221,9 +221,9 @@ fn what_is_mapped_does_not_grow_with_the_lag_of_the_device() {
     }
     w.play(400);
     let mapped = w.rig.pool.stats().peak_mapped;
-    // Nothing that was freed in the shared heap comes back but to its own stream, in one piece; 3.4 times the peak without
-    // the look at what waits.
-    assert!(mapped <= 3 * PEAK, "{mapped} bytes mapped");
+    // Nothing that was freed in the shared heap comes back but to its own stream, in one piece: 3.4 times the peak if it were
+    // used all the same.
+    assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
 }
 
 /// The same while no marker of the context can be recorded, on streams that have taken others' handles, which need one.
@@ -244,5 +244,5 @@ fn what_is_mapped_does_not_grow_while_something_is_captured() {
     w.rig.pool.reset_peaks();
     w.play(400);
     let mapped = w.rig.pool.stats().peak_mapped;
-    assert!(mapped <= 3 * PEAK, "{mapped} bytes mapped");
+    assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
 }

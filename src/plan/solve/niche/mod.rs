@@ -234,14 +234,13 @@ impl<'a> Niche<'a> {
         let (from, to) = (part.0 as usize, part.1 as usize);
         let mut key = mix(u64::from(part.0) << 32 | u64::from(part.1));
         let mut best = (f64::MAX, from);
-        let (sections, weights) = (&self.state.sections[from..to], &self.state.weight[from..to]);
-        for (k, (section, &weight)) in sections.iter().zip(weights).enumerate() {
+        for (k, section) in self.state.sections.iter().enumerate().take(to).skip(from) {
             key ^= section.mark;
             if section.choices != NO_NICHE {
                 let choices = f64::from(section.choices) + if section.slack > 0 { 1.0 } else { 0.0 };
-                let score = rule.score(choices, section.floor, self.capacity, weight);
+                let score = rule.score(choices, section.floor, self.capacity, self.state.weight[k]);
                 if score < best.0 {
-                    best = (score, from + k);
+                    best = (score, k);
                 }
             }
         }

@@ -293,8 +293,9 @@ impl Model {
 fn run(seed: u64, steps: u64, wait: bool, watch: bool) {
     let mut m = Model::new(seed, wait, watch);
     for step in 0..steps {
-        // In the middle the device keeps up: only then do streams come to share a heap.
-        m.host.keep_up((steps / 3..steps / 3 * 2).contains(&step));
+        // In the middle the device keeps up: only then do streams come to share a heap, and the less
+        // of it there is, the more seeds end before they do.
+        m.host.keep_up((steps / 5..steps / 5 * 4).contains(&step));
         m.step();
         if let Err(e) = m.pool.validate() {
             panic!("seed {seed}, step {step}: {e}\n{}", m.pool.dump());

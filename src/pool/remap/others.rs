@@ -290,7 +290,13 @@ impl Pool {
             if shared {
                 self.take_settled(st, other, &mut of_other);
             }
+            // Of a hundred heaps the first that has enough will do.
+            let found = !shared
+                && of_other.regions.find(want.size, want.align, |r| self.usable(r.order, heap, want.lane)).is_some();
             other.publish(&of_other);
+            if found {
+                break;
+            }
         }
         let found = match st.cut_for(want.size, want.align, |_| true) {
             Some(r) => Some(Obtained::Region(r)),

@@ -52,7 +52,7 @@ impl CachedStream {
 }
 
 /// Places of the per-thread cache. A stream without a place costs each call a question to the driver
-/// and a look into the registry, more than the rest of a hit; a place costs 64 bytes a thread.
+/// and a look into the registry, more than the rest of a hit; a place costs each thread 56 bytes.
 const PLACES: usize = 128;
 
 thread_local! {

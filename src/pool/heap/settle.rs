@@ -4,7 +4,7 @@ use crate::pool::heap::region::{Region, State, GRANULE, MIN_SPLIT};
 use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
-use crate::pool::memory::Index;
+use crate::pool::memory::{Index, Mapped};
 use crate::pool::order::{Order, Tag};
 
 impl HeapState {
@@ -102,28 +102,58 @@ impl HeapState {
         any
     }
 
+    /// The regions that the present stream of `lane` freed itself and that wait for nothing else.
+    pub(crate) fn waiting_of<'a>(&'a self, lane: u32, order: &'a Order) -> impl Iterator<Item = u32> + 'a {
+        let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
+        queue.into_iter().flat_map(|q| &q.1).filter_map(move |w| {
+            let Item::Region(r) = w.item else { return None };
+            let g = self.regions.get(r);
+            let waits = g.state == State::Waiting && g.ticket == w.ticket;
+            (waits && order.own(w.tag, lane) && !self.waiting.also.contains_key(&w.ticket)).then_some(r)
+        })
+    }
+
+    /// Makes extents ready that lie wholly in neighbouring regions of [`Self::waiting_of`], in that
+    /// stream's order; what is left on either side goes on waiting. Returns their regions.
+    pub(crate) fn ready_extents_of(&mut self, lane: u32, order: &Order) -> Vec<u32> {
+        let mut own: Vec<u32> = self.waiting_of(lane, order).collect();
+        own.sort_unstable_by_key(|&r| self.regions.get(r).addr);
+        let groups: Vec<&[u32]> = own.chunk_by(|&a, &b| self.regions.get(a).next == b).collect();
+        let mut ready = Vec::new();
+        for group in groups {
+            let (Some(&first), Some(&last)) = (group.first(), group.last()) else { continue };
+            let (start, stop) = (self.regions.get(first).addr, self.regions.get(last).end());
+            let ends = |(addr, mapped): (u64, Mapped)| (addr, addr + mapped.extent.size);
+            let whole = self.extents.within(start, stop).map(ends).reduce(|a, b| (a.0, b.1));
+            let Some((addr, end)) = whole else { continue };
+            let tag = group.iter().fold(Tag::SETTLED, |tag, &r| tag.later(self.regions.get(r).order));
+            self.waiting_bytes -= stop - start;
+            for &r in group {
+                self.regions.get_mut(r).state = State::Live;
+            }
+            (1..group.len()).for_each(|_| self.regions.absorb_next(first));
+            let mut middle = first;
+            if start < addr {
+                middle = self.regions.split(first, addr - start);
+                self.wait_for(first, &[tag]);
+            }
+            if end < stop {
+                let rest = self.regions.split(middle, end - addr);
+                self.wait_for(rest, &[tag]);
+            }
+            self.regions.put_back(middle, tag);
+            ready.push(middle);
+        }
+        ready
+    }
+
     /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes
     /// at `align`: the smallest such, cut to size and marked live. Only that lane may use what is
     /// left over, too, so that goes on waiting.
     pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
-        let queue = &self.waiting.queues.iter().find(|q| q.0 == lane)?.1;
         let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;
-        let best = queue
-            .iter()
-            .filter_map(|w| match w.item {
-                Item::Region(r) => Some((w, r)),
-                Item::Object { .. } => None,
-            })
-            .filter(|(w, r)| {
-                let g = self.regions.get(*r);
-                g.state == State::Waiting
-                    && g.ticket == w.ticket
-                    && fits(g)
-                    && order.own(w.tag, lane)
-                    && !self.waiting.also.contains_key(&w.ticket)
-            })
-            .min_by_key(|(_, r)| self.regions.get(*r).size)
-            .map(|(_, r)| r)?;
+        let own = self.waiting_of(lane, order).filter(|&r| fits(self.regions.get(r)));
+        let best = own.min_by_key(|&r| self.regions.get(r).size)?;
         let tag = self.regions.get(best).order;
         self.waiting_bytes -= self.regions.get(best).size;
         self.regions.get_mut(best).state = State::Live;

@@ -102,6 +102,11 @@ impl Pool {
                     return Ok(found.answer(st));
                 }
             }
+            if st.private.is_none() && !heap.of_captures && self.take_back_own(heap, &mut st) {
+                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                    return Ok(Answer::Region(st, r));
+                }
+            }
             if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
                 return Ok(Answer::Region(st, r));
             }

@@ -21,7 +21,8 @@
 //! and its neighbours join whichever streams they were freed on.
 //!
 //! Where the device is behind the host that would be late, while a stream's own heap gives it back
-//! at once what it has freed. So rent counts from when the device was last seen behind: wherever
+//! at once what it has freed. So a stream that would map more takes back first what it freed in the
+//! shared heap, and rent counts from when the device was last seen behind: wherever
 //! something is moved, or the shared heap grows, a marker in front of it tells.
 //!
 //! docs/adr/shared-heap.md has the experiment.
@@ -73,5 +74,23 @@ impl Pool {
             let extents: Vec<_> = sources_in(other.number, from, r).collect();
             self.hand_on(from, shared, &extents);
         }
+    }
+
+    /// Takes the extents that a heap's own stream freed in the shared heap over, where they are: in
+    /// that stream's order they are free at once, while the shared heap waits for the device.
+    /// Returns whether there were any.
+    pub(crate) fn take_back_own(&self, heap: &Heap, st: &mut HeapState) -> bool {
+        let Some(shared) = self.shared_heap().filter(|s| s.number != heap.number && s.free.load(Relaxed) >= self.page)
+        else {
+            return false;
+        };
+        let Some(mut from) = shared.try_lock() else { return false };
+        let ready = from.ready_extents_of(heap.lane, &self.order);
+        for &r in &ready {
+            let extents: Vec<_> = sources_in(shared.number, &from, r).collect();
+            self.hand_on(&mut from, st, &extents);
+        }
+        shared.publish(&from);
+        !ready.is_empty()
     }
 }

@@ -133,6 +133,27 @@ fn nothing_is_shared_while_the_device_is_behind() {
     assert!(!w.rig.pool.has_shared_heap());
 }
 
+/// When the device falls behind, a stream has back at once what it freed in the shared heap, in pieces for whatever it wants.
+#[test]
+fn what_a_stream_freed_in_the_shared_heap_is_in_its_order() {
+    let mut w = Work::new(3, late(7, DEVICE));
+    w.rig.host.keep_up(true);
+    w.until_shared();
+    w.end();
+    w.rig.sync();
+    w.rig.pool.trim(0).unwrap();
+    w.rig.pool.reset_peaks();
+    w.streams.truncate(1);
+    // In the shared heap still.
+    w.play(60);
+    w.rig.host.keep_up(false);
+    w.rig.host.hold(D, w.streams[0]).unwrap();
+    w.play(400);
+    let mapped = w.rig.pool.stats().peak_mapped;
+    // Twice the peak and more if each piece came back only for a request that is no larger.
+    assert!(mapped <= PEAK * 3 / 2, "{mapped} bytes mapped");
+}
+
 /// Freed in the shared heap, memory is the freeing stream's at once and every other stream's when the device has passed it.
 #[test]
 fn shared_memory_is_handed_on_in_order() {

@@ -154,6 +154,39 @@ fn what_a_stream_freed_in_the_shared_heap_is_in_its_order() {
     assert!(mapped <= PEAK * 3 / 2, "{mapped} bytes mapped");
 }
 
+/// The same while several streams work, with blocks that a second stream used: nobody gets what another may still be using.
+#[test]
+fn what_comes_back_from_the_shared_heap_is_nobody_elses() {
+    let mut w = Work::new(3, late(9, DEVICE));
+    let host = w.rig.host.clone();
+    host.keep_up(true);
+    w.until_shared();
+    w.end();
+    w.rig.sync();
+    w.rig.pool.trim(0).unwrap();
+    // In the shared heap still.
+    w.play(60);
+    host.keep_up(false);
+    w.streams.iter().for_each(|&s| host.hold(D, s).unwrap());
+    for turn in 0..600 {
+        w.play(1);
+        let &(p, size, stream) = w.live.last().unwrap();
+        host.launch(D, stream, Kernel::write_pattern("made", p..p + size, turn, 8 * MIB)).unwrap();
+        if turn % 3 == 0 {
+            let other = w.streams[(w.turn + 1) % 3];
+            w.rig.pool.record_stream(p, other).unwrap();
+            let made = host.event_create(D).unwrap();
+            host.event_record(D, made, stream).unwrap();
+            host.stream_wait(D, other, made).unwrap();
+            host.event_destroy(D, made).unwrap();
+            host.launch(D, other, Kernel::write_pattern("used", p..p + size, turn, 8 * MIB)).unwrap();
+        }
+    }
+    w.streams.iter().for_each(|&s| host.release(D, s).unwrap());
+    w.rig.sync();
+    assert_eq!(host.take_reports(), vec![]);
+}
+
 /// Freed in the shared heap, memory is the freeing stream's at once and every other stream's when the device has passed it.
 #[test]
 fn shared_memory_is_handed_on_in_order() {

@@ -13,14 +13,19 @@ impl HeapState {
         self.waiting.also.clear();
         for wait in std::mem::take(&mut self.waiting.queues).into_iter().flat_map(|q| q.1) {
             if let Item::Region(r) = wait.item {
-                let region = self.regions.try_get(r);
-                if !region.is_some_and(|g| g.state == State::Waiting && g.ticket == wait.ticket) {
+                if self.waiting_region(r, wait.ticket).is_none() {
                     continue;
                 }
                 self.regions.get_mut(r).order = tag;
             }
             self.waiting.push(Wait { tag, ..wait });
         }
+    }
+
+    /// The region of an entry of the waiting list, if it is still what waits: entries of regions that
+    /// were taken meanwhile stay in the list.
+    fn waiting_region(&self, region: u32, ticket: u64) -> Option<&Region> {
+        self.regions.try_get(region).filter(|g| g.state == State::Waiting && g.ticket == ticket)
     }
 
     /// The lanes something here waits for.
@@ -44,7 +49,7 @@ impl HeapState {
         // What the device is known to have passed may not have been settled yet.
         let queues = marked.map(|q| q.skip_while(|w| order.settled(w.tag)));
         let bytes = |w: &Wait| match w.item {
-            Item::Region(r) => self.regions.get(r).size,
+            Item::Region(r) => self.waiting_region(r, w.ticket).map_or(0, |g| g.size),
             Item::Object { .. } => 0,
         };
         queues.flatten().map(bytes).sum()
@@ -70,8 +75,7 @@ impl HeapState {
                 }
                 self.waiting.queues[q].1.pop_front();
                 if let Item::Region(r) = wait.item {
-                    let region = self.regions.try_get(r);
-                    if !region.is_some_and(|g| g.state == State::Waiting && g.ticket == wait.ticket) {
+                    if self.waiting_region(r, wait.ticket).is_none() {
                         continue;
                     }
                 }
@@ -107,8 +111,7 @@ impl HeapState {
         let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
         queue.into_iter().flat_map(|q| &q.1).filter_map(move |w| {
             let Item::Region(r) = w.item else { return None };
-            let g = self.regions.get(r);
-            let waits = g.state == State::Waiting && g.ticket == w.ticket;
+            let waits = self.waiting_region(r, w.ticket).is_some();
             (waits && order.own(w.tag, lane) && !self.waiting.also.contains_key(&w.ticket)).then_some(r)
         })
     }

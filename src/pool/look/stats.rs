@@ -86,9 +86,7 @@ impl HeapState {
         let page = self.extents.page();
         let slabs = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
         // The list has stale entries too: of regions that did not wait to its end.
-        let waits = |&(ticket, r): &(u64, u32)| {
-            self.regions.try_get(r).is_some_and(|g| g.state == State::Waiting && g.ticket == ticket)
-        };
+        let waits = |&(ticket, r): &(u64, u32)| self.waiting_region(r, ticket).is_some();
         let waiting = self.waiting.regions().filter(waits).map(|(_, r)| r);
         for r in waiting.chain(slabs).chain(self.regions.ready_from(page)) {
             // The first of these in a run stands for it. In front of it may lie one small ready

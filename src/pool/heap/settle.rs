@@ -135,17 +135,10 @@ impl HeapState {
                 self.regions.get_mut(r).state = State::Live;
             }
             (1..group.len()).for_each(|_| self.regions.absorb_next(first));
-            let mut middle = first;
-            if start < addr {
-                middle = self.regions.split(first, addr - start);
-                self.wait_for(first, &[tag]);
-            }
-            if end < stop {
-                let rest = self.regions.split(middle, end - addr);
-                self.wait_for(rest, &[tag]);
-            }
-            self.regions.put_back(middle, tag);
-            ready.push(middle);
+            let cut = self.regions.cut_apart(first, addr, end - addr);
+            cut.lead.into_iter().chain(cut.rest).for_each(|part| self.wait_for(part, &[tag]));
+            self.regions.put_back(cut.block, tag);
+            ready.push(cut.block);
         }
         ready
     }

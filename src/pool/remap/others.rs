@@ -291,10 +291,10 @@ impl Pool {
                 self.take_settled(st, other, &mut of_other);
             }
             // Of a hundred heaps the first that has enough will do.
-            let found = !shared
+            let enough = !shared
                 && of_other.regions.find(want.size, want.align, |r| self.usable(r.order, heap, want.lane)).is_some();
             other.publish(&of_other);
-            if found {
+            if enough {
                 break;
             }
         }

@@ -76,14 +76,12 @@ impl Pool {
         }
     }
 
-    /// Takes the extents that a heap's own stream freed in the shared heap over, where they are: in
-    /// that stream's order they are free at once, while the shared heap waits for the device.
-    /// Returns whether there were any.
+    /// Once nothing is shared any more: takes the extents over that a heap's own stream freed in the
+    /// shared heap, where they are. In that stream's order they are free at once, while the shared
+    /// heap waits for the device. Returns whether there were any.
     pub(crate) fn take_back_own(&self, heap: &Heap, st: &mut HeapState) -> bool {
-        let Some(shared) = self.shared_heap().filter(|s| s.number != heap.number && s.free.load(Relaxed) >= self.page)
-        else {
-            return false;
-        };
+        let has_some = |s: &&Heap| s.number != heap.number && s.free.load(Relaxed) >= self.page;
+        let Some(shared) = self.shared_heap().filter(has_some).filter(|_| !self.has_paid_rent()) else { return false };
         let Some(mut from) = shared.try_lock() else { return false };
         let ready = from.ready_extents_of(heap.lane, &self.order);
         for &r in &ready {

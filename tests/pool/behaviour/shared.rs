@@ -275,8 +275,8 @@ fn what_is_mapped_does_not_grow_with_the_lag_of_the_device() {
     }
     w.play(400);
     let mapped = w.rig.pool.stats().peak_mapped;
-    // Nothing that was freed in the shared heap comes back but to its own stream, in one piece: 3.4 times the peak if it were
-    // used all the same.
+    // Nothing that was freed in the shared heap comes back but to its own stream: 3.4 times the peak if it were used all the
+    // same.
     assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
 }
 

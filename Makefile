@@ -39,7 +39,7 @@ need-cc:
 	  echo 'a C compiler ($(CC)) is missing; install one: apt install gcc libc6-dev, or set CC' >&2; exit 1; }
 
 build: need-cargo need-cc
-	$(CARGO) build --release --workspace --exclude gpumem-static
+	$(CARGO) build --release -p gpumem -p gpumem-cli -p gpumem-preload
 # The name that programs linked to the library look for when they start.
 	@ln -sfn libgpumem.so $(RELEASE)/libgpumem.so.0
 
@@ -56,7 +56,7 @@ test: need-cargo need-cc
 	@sh scripts/test.sh
 
 memcheck: need-cargo need-cc
-	@GPUMEM_TEST_MEMCHECK=1 sh scripts/test.sh --workspace --test capi c_abi::
+	@GPUMEM_TEST_MEMCHECK=1 sh scripts/test.sh --test capi c_abi::
 
 check: need-cargo need-cc
 	@sh scripts/check.sh

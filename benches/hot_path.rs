@@ -2,8 +2,6 @@
 //! ABI and through `Context`, on the host device, whose share is the question which stream it is; mimalloc's malloc and
 //! free of host memory stand beside. benches/versus_mimalloc.rs compares with it in one line.
 
-mod support;
-
 use criterion::{BenchmarkId, Criterion};
 use std::time::Duration;
 use support::{mimalloc_alloc, mimalloc_pair, CFace, OwnContext};

@@ -1,4 +1,4 @@
-//! The planner, measured: `cargo bench --bench planner -- [--limit S] [--orders N] [--threads N] [--fast]
+//! The planner, measured: `cargo bench -p gpumem-bench --bench planner -- [--limit S] [--orders N] [--threads N] [--fast]
 //! [--set NAME:COUNT] [FILE.csv] ...`; or `-- --table FOLDER`, which makes the tables of docs/benchmarks.md: every CSV
 //! file in the folder, those with a name of one letter in ten orders, and generated sets with three limits; or
 //! `-- --rows CLASS,CLASS`, the rows of some of those sets.

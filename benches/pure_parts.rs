@@ -1,4 +1,4 @@
-//! The parts of the pool that need no driver, each alone: `cargo bench --bench pure_parts --features bench-internals`.
+//! The parts of the pool that need no driver, each alone: `cargo bench -p gpumem-bench --bench pure_parts --features internals`.
 
 use criterion::Criterion;
 use gpumem::pool::bench_internals::parts;

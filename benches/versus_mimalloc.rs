@@ -4,8 +4,6 @@
 //! Plain loops instead of criterion's: rounds of all candidates alternate, and the best round of each counts, so that
 //! what else the machine does falls on all alike or on none. Nanoseconds a pair (one malloc and one free).
 
-mod support;
-
 use std::hint::black_box;
 use std::time::Instant;
 use support::{mi_malloc_pair, mimalloc_alloc, mimalloc_pair, CFace, OwnContext};

@@ -11,7 +11,7 @@ for tool in valgrind cmake pkg-config g++ python3; do
     command -v "$tool" >/dev/null 2>&1 || echo "note: $tool is not installed; tests that need it say so (apt install $tool)"
 done
 
-[ $# -gt 0 ] || set -- --workspace
+[ $# -gt 0 ] || set -- --workspace --exclude gpumem-bench
 {
     # Plain text, whatever the terminal is, because the summary is read from it.
     CARGO_TERM_COLOR=never "${CARGO:-cargo}" test --no-fail-fast "$@" -- --show-output --color never </dev/null 2>&1

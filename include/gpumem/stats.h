@@ -23,7 +23,7 @@ typedef struct gpumem_stats {
     int32_t device;
     // Addresses reserved.
     uint64_t reserved;
-    // Physical memory mapped.
+    // Physical memory held, `stock` among it.
     uint64_t mapped;
     // The most that mapped ever was, since the last gpumem_stats_reset_peak.
     uint64_t peak_mapped;

@@ -78,15 +78,24 @@ impl Language {
     }
 }
 
+/// The compiler with its flags and a source; every warning is an error.
+fn compiler(source: &Path, language: Language) -> Command {
+    let mut command = Command::new(language.compiler());
+    command.args(language.flags()).args(["-g", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread"]);
+    command.arg("-I").arg(root().join("include")).arg(source);
+    command
+}
+
+/// Has the compiler look at a source and make nothing of it but the file `stamp`; `Err` has its words.
+pub fn accept(source: &Path, language: Language, stamp: &Path) -> Result<(), String> {
+    unless_done(compiler(source, language).arg("-fsyntax-only"), stamp)?;
+    std::fs::write(stamp, "").map_err(|e| format!("{}: {e}", stamp.display()))
+}
+
 /// Compiles and links one source; `Err` has the compiler's words.
 pub fn compile(source: &Path, language: Language, to: &Path, extra: &[&str]) -> Result<(), String> {
-    let mut command = Command::new(language.compiler());
+    let mut command = compiler(source, language);
     command
-        .args(language.flags())
-        .args(["-g", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread"])
-        .arg("-I")
-        .arg(root().join("include"))
-        .arg(source)
         .args(["-x", "none"])
         .args(extra)
         .arg("-L")

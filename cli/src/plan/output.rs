@@ -3,9 +3,11 @@
 use super::columns::Column;
 use super::input::Input;
 use gpumem::plan::{BufferId, Layout};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
 
 /// Where a result goes.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Target {
 
     /// A file whose directory takes another.
     fn file(path: PathBuf) -> io::Result<Target> {
-        drop(Scratch::beside(&path)?);
+        drop(beside(&path)?);
         Ok(Target::File(path))
     }
 
@@ -73,17 +75,17 @@ fn stream(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
 }
 
 fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut scratch = Scratch::beside(path)?;
+    let mut scratch = beside(path)?;
     if let Ok(there) = fs::metadata(path) {
-        fs::set_permissions(&scratch.path, there.permissions())?;
+        fs::set_permissions(scratch.path(), there.permissions())?;
     }
-    let mut out = BufWriter::new(&mut scratch.file);
+    let mut out = BufWriter::new(&mut scratch);
     write(&mut out)?;
     out.flush()?;
     drop(out);
     // Else the name could reach the disk before the contents.
-    scratch.file.sync_all()?;
-    fs::rename(&scratch.path, path)
+    scratch.as_file().sync_all()?;
+    scratch.persist(path).map(drop).map_err(|e| e.error)
 }
 
 /// Where links lead that end at nothing: what is written there is then seen through them.
@@ -99,38 +101,16 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     Ok(at)
 }
 
-/// Names tried for a new file: others may be left from commands that were killed.
-const MOST_SCRATCH: u32 = 1000;
-
-/// A file that goes away again unless it is renamed.
-struct Scratch {
-    path: PathBuf,
-    file: File,
-}
-
-impl Scratch {
-    fn beside(path: &Path) -> io::Result<Scratch> {
-        if path.file_name().is_none() {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
-        let mut n = 0;
-        loop {
-            // Short whatever the result is called, whose name may be as long as the file system
-            // takes.
-            let path = path.with_file_name(format!(".gpumem-{}-{n}.tmp", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && n < MOST_SCRATCH => n += 1,
-                opened => return opened.map(|file| Scratch { path, file }),
-            }
-        }
+/// A new file in the directory of another, gone again unless it takes that one's place.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    if path.file_name().is_none() {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Gone already after a rename.
-        let _ = fs::remove_file(&self.path);
-    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // For whom files are that a program makes: the process's mask says.
+    let anybody = Permissions::from_mode(0o666);
+    // Short whatever the result is called, whose name may be as long as the file system takes.
+    Builder::new().prefix(".gpumem-").suffix(".tmp").permissions(anybody).tempfile_in(dir)
 }
 
 /// The input's records with an offset each: in the input's column for them, or in one of their own

@@ -4,7 +4,7 @@
 
 use crate::common::{file, gpumem, refused, run, stderr, stdout};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{symlink, PermissionsExt};
 use std::process::{Output, Stdio};
 use tempfile::{tempdir, TempDir};
 
@@ -72,14 +72,20 @@ fn names_may_be_as_long_as_the_file_system_takes() {
 }
 
 #[test]
-fn what_a_killed_command_left_is_in_nobodys_way() {
+fn a_file_is_for_those_whom_the_process_or_the_file_before_says() {
     let dir = with_input();
-    // Process numbers come again; in a container soon.
-    let script = "for n in 0 1 2; do : > .gpumem-$$-$n.tmp; done; exec \"$0\" plan in.csv --out out.csv --svg out.svg";
-    let program = gpumem().get_program().to_owned();
-    let out = run(std::process::Command::new("sh").arg("-c").arg(script).arg(program).current_dir(dir.path()));
-    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    assert_eq!(names(&dir).len(), 6, "three are still there: {:?}", names(&dir));
+    let mode = |name| fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+    let made = || {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "umask 027; exec \"$0\" plan in.csv --out out.csv"]).arg(gpumem().get_program());
+        let out = run(command.current_dir(dir.path()));
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        mode("out.csv")
+    };
+    assert_eq!(made(), 0o640);
+    fs::set_permissions(dir.path().join("out.csv"), fs::Permissions::from_mode(0o604)).unwrap();
+    assert_eq!(made(), 0o604);
+    assert_eq!(names(&dir), ["in.csv", "out.csv"]);
 }
 
 #[test]

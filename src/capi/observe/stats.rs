@@ -23,7 +23,7 @@ pub struct gpumem_stats {
     pub device: i32,
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory mapped.
+    /// Physical memory held, `stock` among it.
     pub mapped: u64,
     /// The most that mapped ever was, since the last gpumem_stats_reset_peak.
     pub peak_mapped: u64,

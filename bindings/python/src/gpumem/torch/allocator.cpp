@@ -640,12 +640,12 @@ class Allocator final : public native::CUDAAllocator {
       observers = observers_;
       if (recording_) told(TraceEntry::OOM, device, reinterpret_cast<void*>(free), n, stream, {0, 0}, context);
     }
-    c10::reportOutOfMemoryToProfiler(int64_t(n), size_t(allocated), s.mapped + s.stock, c10::Device(c10::DeviceType::CUDA, device));
+    c10::reportOutOfMemoryToProfiler(int64_t(n), size_t(allocated), s.mapped, c10::Device(c10::DeviceType::CUDA, device));
     for (const auto& observer : observers) observer(device, n, s.limit ? s.limit : total, free);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", human(n), ". GPU ", int(device),
                      " has a total capacity of ", human(total), " of which ", human(free), " is free.",
                      s.limit ? " " + human(s.limit) + " allowed;" : "", " ", human(allocated), " is allocated by PyTorch, ",
-                     human(s.mapped + s.stock), " is held by gpumem. ", why);
+                     human(s.mapped), " is held by gpumem. ", why);
   }
 
   // ---- heaps
@@ -732,9 +732,8 @@ class Allocator final : public native::CUDAAllocator {
 
   void refresh(DeviceStats& stats, const gpumem_stats& s) {
     const auto all = size_t(StatType::AGGREGATE), large = size_t(StatType::LARGE_POOL);
-    const uint64_t held = s.mapped + s.stock, most = std::max(s.peak_mapped, held);
     for (const auto which : {all, large}) {
-      set(stats.reserved_bytes[which], held, most);
+      set(stats.reserved_bytes[which], s.mapped, s.peak_mapped);
       set(stats.segment[which], s.extents, std::max<uint64_t>(stats.segment[which].peak, s.extents));
     }
     // Nothing waits for other streams here: libgpumem knows what does.
@@ -905,7 +904,7 @@ class Allocator final : public native::CUDAAllocator {
         std::lock_guard<std::mutex> lock(mutex_);
         allocated = of(device).stats.allocated_bytes[size_t(StatType::AGGREGATE)].current;
       }
-      c10::reportMemoryUsageToProfiler(ptr, change, size_t(allocated), s.mapped + s.stock, c10::Device(c10::DeviceType::CUDA, device));
+      c10::reportMemoryUsageToProfiler(ptr, change, size_t(allocated), s.mapped, c10::Device(c10::DeviceType::CUDA, device));
     }
   }
 

@@ -25,13 +25,12 @@ def memory_stats_as_nested_dict(device=None):
     if not torch.cuda.is_initialized():
         return {}
     s = _stats.stats(_device(device))
-    held = s.mapped + s.stock
     live = _pools(current=s.live, peak=s.peak_live)
     count = _pools(current=s.allocations, peak=s.allocations, allocated=s.mallocs, freed=s.frees)
     return {
         "allocation": count, "active": count, "segment": _pools(current=s.extents, peak=s.extents), "inactive_split": _pools(),
         "allocated_bytes": live, "active_bytes": live, "requested_bytes": _pools(current=s.requested, peak=s.peak_live),
-        "reserved_bytes": _pools(current=held, peak=max(held, s.peak_mapped)), "inactive_split_bytes": _pools(),
+        "reserved_bytes": _pools(current=s.mapped, peak=s.peak_mapped), "inactive_split_bytes": _pools(),
         "oversize_allocations": _stat(), "oversize_segments": _stat(), "num_alloc_retries": 0, "num_ooms": s.out_of_memory,
         "num_sync_all_streams": 0, "num_device_alloc": s.growths, "num_device_free": 0, "max_split_size": -1,
     }

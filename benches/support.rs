@@ -1,5 +1,5 @@
 //! What the benchmarks share: gpumem on the host device, through its Rust and its C face, and mimalloc beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use gpumem::base::size::GIB;
 use gpumem::base::{DeviceId, StreamHandle};
@@ -18,11 +18,15 @@ use std::sync::Arc;
 
 /// A context of one's own on a host device of its own, and a stream there.
 pub struct OwnContext {
+    /// The context.
     pub context: Context,
+    /// A stream of its device.
     pub stream: StreamHandle,
 }
 
 impl OwnContext {
+    /// With 256 GiB.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> OwnContext {
         let options = HostOptions { bytes_per_device: 256 * GIB, ..HostOptions::default() };
         let driver = HostDriver::new(options).expect("a host device");
@@ -31,16 +35,19 @@ impl OwnContext {
         OwnContext { context: Context::new(driver, Config::default()).expect("a context"), stream }
     }
 
+    /// Allocates in order of the stream.
     #[inline]
     pub fn malloc(&self, size: u64) -> u64 {
         self.context.malloc(&Request { size, stream: self.stream, ..Request::default() }).expect("memory")
     }
 
+    /// Frees in order of the stream.
     #[inline]
     pub fn free(&self, ptr: u64) {
         self.context.free_async(ptr, self.stream).expect("a live pointer");
     }
 
+    /// Allocates and frees.
     #[inline]
     pub fn pair(&self, size: u64) {
         let ptr = self.malloc(black_box(size));
@@ -55,6 +62,7 @@ pub struct CFace {
 
 impl CFace {
     /// Before anything else in the process starts gpumem.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> CFace {
         std::env::set_var("GPUMEM_BACKEND", "host");
         std::env::set_var("GPUMEM_HOST_BYTES", "256G");
@@ -63,6 +71,7 @@ impl CFace {
         CFace { stream: stream.0 as gpumem_stream }
     }
 
+    /// Allocates in order of the stream.
     #[inline]
     pub fn malloc(&self, size: usize) -> *mut c_void {
         let mut ptr = null_mut();
@@ -72,6 +81,7 @@ impl CFace {
         ptr
     }
 
+    /// Allocates and frees.
     #[inline]
     pub fn pair(&self, size: usize) {
         let ptr = self.malloc(black_box(size));
@@ -86,6 +96,7 @@ pub fn mimalloc_alloc(size: usize) -> *mut u8 {
     unsafe { MiMalloc.alloc(layout(size)) }
 }
 
+/// mimalloc's malloc and free through the crate's allocator type.
 #[inline]
 pub fn mimalloc_pair(size: usize) {
     // SAFETY: as above, and the memory is given back with the layout it was made with.

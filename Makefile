@@ -56,7 +56,7 @@ test: need-cargo need-cc
 	@sh scripts/test.sh
 
 memcheck: need-cargo need-cc
-	@GPUMEM_TEST_MEMCHECK=1 sh scripts/test.sh --test capi c_abi::
+	@GPUMEM_TEST_MEMCHECK=1 sh scripts/test.sh --workspace --exclude gpumem-bench --test capi c_abi::
 
 check: need-cargo need-cc
 	@sh scripts/check.sh

@@ -22,14 +22,13 @@ struct Rounds {
     size_t done = 0;            // operations in all, also of what came before the rounds
 };
 
-// Five rounds of a tenth of a second, after one play that fills the pool. Every thread plays its script over and over until the round
+// Five rounds of so many seconds, after one play that fills the pool. Every thread plays its script over and over until the round
 // is over, and its time counts from the round's start; so all are at work for the whole of it, and one that loses its processor for
 // a moment costs what it would have done, and not what all would have. Before a round they wait for the last one, awake, and start
 // together. Thread t uses stream t, or the first where there are fewer.
 template <class Allocator>
-Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, const std::vector<Stream> &streams) {
+Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, const std::vector<Stream> &streams, double round_s) {
     constexpr size_t ROUNDS = 5;
-    constexpr double ROUND_S = 0.1;
     const size_t n = scripts.size();
     struct Share {
         size_t done;
@@ -67,8 +66,8 @@ Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, con
             while (started < next) std::this_thread::yield();
             guarded([&] {
                 Share share{0, 0};
-                for (; share.took_s < ROUND_S; share.took_s = seconds(Clock::now() - start)) {
-                    share.done += player->play({.limit_s = ROUND_S - share.took_s}).done;
+                for (; share.took_s < round_s; share.took_s = seconds(Clock::now() - start)) {
+                    share.done += player->play({.limit_s = round_s - share.took_s}).done;
                 }
                 shares[t] = share;
                 player->free_the_rest();

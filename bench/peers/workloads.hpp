@@ -125,7 +125,7 @@ public:
             for (size_t t = 0; t < n; t++) scripts.push_back(thread_script(t, o_.ops_or(20000)));
             out_.at(workload, n == 1 ? "1 thread" : std::to_string(n) + " threads");
             auto calls = driver_calls(allocator);
-            const Rounds rounds = play_rounds(allocator, scripts, streams);
+            const Rounds rounds = play_rounds(allocator, scripts, streams, o_.ops == 0 ? 0.1 : 0.01);
             calls = driver_calls(allocator) - calls;
             out_.print("rate", median(rounds.rates) / 1e6, "Mops/s", std::to_string(rounds.rates.size()) + " rounds");
             print_calls(calls, rounds.done);

@@ -1,13 +1,13 @@
 """The table of torch_train.py's runs: `training.py RUNS.jsonl`. Losses must be native's, and a step of DDP at most 1.02 of native's.
 gpumem's memory is to be 1.04 of what tensors took on each rank, which FSDP misses (docs/multi-gpu.md says why): a figure says so. With
-gpumem and with `gpumem run --torch` it must be at most 1.04 for DDP, and otherwise no more than 1.3 times what native's tensors took.
+gpumem and with `gpumem run --torch` it must be at most 1.04 for DDP, and otherwise no more than 1.25 times what native's tensors took.
 Ends with 1 when one is not so."""
 
 import collections
 import json
 import sys
 
-AIM, MOST = 1.04, 1.3
+AIM, MOST = 1.04, 1.25
 
 runs = collections.defaultdict(list)
 for line in open(sys.argv[1], encoding="utf-8"):
@@ -37,7 +37,8 @@ for strategy in dict.fromkeys(s for s, _ in runs):
         print(f"figure {strategy:5} {mode:10} losses {equal}; peak / allocated {text(peak)} (reserved {text(reserved)}), allocated "
               f"{mine[0][0]['allocated_peak'] / 2**30:.2f} GiB; step {min(x[0]['step_ms'] for x in mine):.2f} ms, {step:.3f} of native; of "
               f"changing lengths {of_varied:.3f}; runs {len(mine)}")
-        if off > 4 * own:
+        # One native run does not say how far it repeats its losses.
+        if len(native) > 1 and off > 4 * own:
             failed.append(f"{strategy} {mode}: losses are off by {off:.2g} (native by {own:.2g})")
         if mode == "gpumem" and max(peak) > AIM:
             print(f"figure {strategy:5} {mode:10} misses the aim of {AIM}")

@@ -76,6 +76,8 @@ def stock():
     check("there is some", held >= GIB, held)
     grown, driver = torch.cuda.memory_reserved() - reserved, driver_used() - used
     check("reserved agrees with the driver", near(grown, driver, 0.02), f"{grown} and {driver}")
+    clean()
+    check("and empty_cache gives it back", gpumem.stats().stock == 0, gpumem.stats().stock)
 
 
 def snapshot():

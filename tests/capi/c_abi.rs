@@ -1,6 +1,6 @@
 //! The C ABI through the eyes of C: every program of `c_tests/`, compiled as what it is and run. Those in C compile as C++17
-//! too, and one of them runs as that: the calls are the same. With
-//! `GPUMEM_TEST_MEMCHECK=1` (`make memcheck`), once each under valgrind, or with AddressSanitizer where there is no valgrind.
+//! too, and one of them runs as that: the calls are the same. With `GPUMEM_TEST_MEMCHECK=1` (`make memcheck`) each runs once
+//! under valgrind, or with AddressSanitizer where there is no valgrind.
 //!
 //! On the host device unless `GPUMEM_TEST_BACKEND` says `cuda`; the programs are the same. They stay in
 //! `target/tmp/c_abi/`.

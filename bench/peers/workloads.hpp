@@ -13,7 +13,7 @@
 constexpr uint64_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
 
 struct Options {
-    size_t ops = 0;         // allocations per case in place of each workload's own number; 0: that
+    size_t ops = 0;         // allocations per case, and rounds of threads a tenth as long; 0: each workload's own
     double limit_s = 20;    // for one pass over a script
     int passes = 2;         // over each trace
     size_t ops_or(size_t own) const { return ops == 0 ? own : ops; }

@@ -1,6 +1,6 @@
-//! The disk tier next to plain direct I/O: `cargo bench -p gpumem-bench --bench disk_io -- [DIR]`; with `--sweep`, engines, block sizes and
-//! depths on bare files. `DIR` is where files are made (default: the current directory); `--mib=N` is what is written and read
-//! at a time (default: 256).
+//! The disk tier next to plain direct I/O: `cargo bench -p gpumem-bench --bench disk_io -- [DIR]`; with `--sweep`,
+//! engines, block sizes and depths on bare files. `DIR` is where files are made (default: the current directory);
+//! `--mib=N` is what is written and read at a time (default: 256).
 
 mod store;
 mod sweep;

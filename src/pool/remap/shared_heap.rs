@@ -21,9 +21,9 @@
 //! and its neighbours join whichever streams they were freed on.
 //!
 //! Where the device is behind the host that would be late, while a stream's own heap gives it back
-//! at once what it has freed. So a stream that would map more takes back first what it freed in the
-//! shared heap, and rent counts from when the device was last seen behind: wherever
-//! something is moved, or the shared heap grows, a marker in front of it tells.
+//! at once what it has freed. So rent counts from when the device was last seen behind: wherever
+//! something is moved, or the shared heap grows, a marker in front of it tells. And a stream that
+//! would move or map memory takes back first what it freed in the shared heap.
 //!
 //! docs/adr/shared-heap.md has the experiment.
 

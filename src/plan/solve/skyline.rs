@@ -19,6 +19,8 @@ use std::collections::BinaryHeap;
 /// if it has many.
 const FEW_TABLED: usize = 1 << 14;
 const ITEMS_AN_ENTRY: usize = 4;
+/// Items below a leaf of a class's tree: so few are looked at one by one, and a tree over more is too large for caches.
+const LEAF: usize = 8;
 /// No item.
 const NONE: u32 = u32::MAX;
 
@@ -28,7 +30,7 @@ pub(super) struct Skyline<'a> {
     ceilings: Ceilings<'a>,
     sections: usize,
     /// Items by how wide they are: one class for each power of two.
-    classes: Vec<Class>,
+    classes: Vec<Class<'a>>,
     /// By logarithm of the width, the class.
     class_of: [u8; u32::BITS as usize],
     /// Where each item is in its class.
@@ -111,8 +113,7 @@ impl<'a> Skyline<'a> {
             item_of[r as usize] = i as u32;
         }
         for class in &mut self.classes {
-            let items = class.by_start.iter().map(|&i| (rank[i as usize], self.items[i as usize]));
-            if !class.tree.fill(items, &mut || budget.is_late()) {
+            if !class.tree.fill(rank, &mut || budget.is_late()) {
                 return None;
             }
         }
@@ -236,9 +237,8 @@ impl<'a> Skyline<'a> {
 ///
 /// They make the search for an item that fits quick: all items of a class that start early enough fit, whatever their
 /// width, and only the few that start close to the end of the flat need a look at where they end.
-struct Class {
-    /// Items by first section, and those sections.
-    by_start: Vec<u32>,
+struct Class<'a> {
+    /// By place in the tree, the first section.
     starts: Vec<u32>,
     /// Per boundary of a stretch of 2^`stretch` sections, how many items start before it.
     before: Vec<u32>,
@@ -246,12 +246,12 @@ struct Class {
     /// Smallest and largest width.
     narrowest: u32,
     widest: u32,
-    tree: Tree,
+    tree: Tree<'a>,
 }
 
-impl Class {
+impl<'a> Class<'a> {
     /// `members` are in order of their first sections.
-    fn new(items: &[Item], sections: usize, members: Vec<u32>, sized: bool) -> Class {
+    fn new(items: &'a [Item], sections: usize, members: Vec<u32>, sized: bool) -> Class<'a> {
         let entries = (members.len() / ITEMS_AN_ENTRY).max(FEW_TABLED);
         let stretch = usize::BITS - (sections / (entries + 1)).leading_zeros();
         let mut before = vec![0; (sections >> stretch) + 2];
@@ -268,8 +268,7 @@ impl Class {
             starts: members.iter().map(|&i| items[i as usize].from).collect(),
             narrowest: widths.clone().min().unwrap_or(0),
             widest: widths.max().unwrap_or(0),
-            tree: Tree::new(members.len(), sized),
-            by_start: members,
+            tree: Tree::new(items, members, sized),
         }
     }
 
@@ -297,7 +296,13 @@ impl Class {
 }
 
 /// Over items in order of their first section: the best rank among those that end early enough.
-struct Tree {
+struct Tree<'a> {
+    items: &'a [Item],
+    /// By place, the item; its rank, [`NONE`] once it is placed; and the first section after it.
+    members: Vec<u32>,
+    ranks: Vec<u32>,
+    ends: Vec<u32>,
+    /// Nodes without nodes below them, a power of two: each is over [`LEAF`] places.
     leaves: usize,
     /// As far as there are items: what would come after is empty.
     nodes: Vec<Node>,
@@ -325,28 +330,51 @@ impl Node {
     }
 }
 
-impl Tree {
-    fn new(items: usize, sized: bool) -> Tree {
-        let leaves = items.next_power_of_two();
-        let nodes = leaves + items;
-        Tree { leaves, nodes: vec![EMPTY; nodes], sizes: if sized { vec![NO_SIZES; nodes] } else { Vec::new() } }
+impl<'a> Tree<'a> {
+    fn new(items: &'a [Item], members: Vec<u32>, sized: bool) -> Tree<'a> {
+        let n = members.len();
+        let leaves = n.div_ceil(LEAF).next_power_of_two();
+        let nodes = leaves + n.div_ceil(LEAF);
+        Tree {
+            items,
+            ranks: vec![NONE; n],
+            ends: members.iter().map(|&i| items[i as usize].to).collect(),
+            members,
+            leaves,
+            nodes: vec![EMPTY; nodes],
+            sizes: if sized { vec![NO_SIZES; nodes] } else { Vec::new() },
+        }
     }
 
-    /// `false` if it became `late`.
-    fn fill(&mut self, items: impl Iterator<Item = (u32, Item)>, late: &mut dyn FnMut() -> bool) -> bool {
-        for (at, (rank, item)) in items.enumerate() {
+    /// Begins again with all items, which have these ranks; `false` if it became `late`.
+    fn fill(&mut self, rank: &[u32], late: &mut dyn FnMut() -> bool) -> bool {
+        for (at, &i) in self.members.iter().enumerate() {
             if at % PIECE == PIECE - 1 && late() {
                 return false;
             }
-            self.nodes[self.leaves + at] = Node { best: rank, first_end: item.to, last_end: item.to };
-            if let Some(sizes) = self.sizes.get_mut(self.leaves + at) {
-                // Aligned, it may need more.
-                let size = item.size + item.align - 1;
-                *sizes = (size, size);
-            }
+            self.ranks[at] = rank[i as usize];
         }
+        (self.leaves..self.nodes.len()).for_each(|k| self.sum_up(k));
         (1..self.leaves).rev().for_each(|k| self.join(k));
         true
+    }
+
+    /// What the item at a place needs, whatever it is aligned to.
+    fn size(&self, at: usize) -> u64 {
+        let item = &self.items[self.members[at] as usize];
+        item.size + item.align - 1
+    }
+
+    /// Leaf `k` from what is unplaced below it.
+    fn sum_up(&mut self, k: usize) {
+        let first = (k - self.leaves) * LEAF;
+        let unplaced = (first..self.ranks.len().min(first + LEAF)).filter(|&at| self.ranks[at] != NONE);
+        self.nodes[k] = unplaced.clone().fold(EMPTY, |node, at| {
+            Node::join(node, Node { best: self.ranks[at], first_end: self.ends[at], last_end: self.ends[at] })
+        });
+        if !self.sizes.is_empty() {
+            self.sizes[k] = unplaced.map(|at| self.size(at)).fold(NO_SIZES, |(a, b), s| (a.min(s), b.max(s)));
+        }
     }
 
     /// Node `k` from those below it.
@@ -356,10 +384,6 @@ impl Tree {
             [a] => a,
             [] => EMPTY,
         };
-        self.join_sizes(k);
-    }
-
-    fn join_sizes(&mut self, k: usize) {
         if !self.sizes.is_empty() {
             let of = |k: usize| self.sizes.get(k).copied().unwrap_or(NO_SIZES);
             let (a, b) = (of(2 * k), of(2 * k + 1));
@@ -367,12 +391,10 @@ impl Tree {
         }
     }
 
-    fn remove(&mut self, position: usize) {
-        let mut k = self.leaves + position;
-        self.nodes[k] = EMPTY;
-        if let Some(sizes) = self.sizes.get_mut(k) {
-            *sizes = NO_SIZES;
-        }
+    fn remove(&mut self, at: usize) {
+        self.ranks[at] = NONE;
+        let mut k = self.leaves + at / LEAF;
+        self.sum_up(k);
         while k > 1 {
             k /= 2;
             self.join(k);
@@ -383,11 +405,11 @@ impl Tree {
     /// is better.
     fn best(&self, among: std::ops::Range<u32>, end: u32, room: u64, best: &mut u32) {
         if !among.is_empty() {
-            self.search(1, 0..self.leaves as u32, &among, (end, room), best);
+            self.search(1, 0..(self.leaves * LEAF) as u32, &among, (end, room), best);
         }
     }
 
-    /// Looks below node `k`, which is over `span`. As deep as the tree, 32 levels at most.
+    /// Looks below node `k`, which is over `span`. As deep as the tree, 29 levels at most.
     fn search(
         &self,
         k: usize,
@@ -407,6 +429,12 @@ impl Tree {
             return;
         }
         if k >= self.leaves {
+            for at in span.start.max(among.start) as usize..span.end.min(among.end) as usize {
+                let fits = self.ranks[at] < *best && self.ends[at] <= end;
+                if fits && (self.sizes.is_empty() || self.size(at) <= room) {
+                    *best = self.ranks[at];
+                }
+            }
             return;
         }
         let middle = span.start.midpoint(span.end);

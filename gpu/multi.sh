@@ -8,6 +8,7 @@
 #   SECONDS_TORTURE=60 SECONDS_CHURN=15
 #   TRAIN="native gpumem expandable preload gpumem native"   runs of training, in this order
 #   STRATEGIES="ddp fsdp fsdp2"  TRAIN_STEPS=30
+#   TRAIN_DDP="gpumem native native gpumem"   runs of DDP alone after them: its step is compared, and differs by a fifth from process to process
 #   PYTHON=python3                       one that has PyTorch with NCCL; CuPy is used where it is there
 #
 # One line for each step: ok, FAILED: why, or skipped: why; figures follow. Exits with 1 when something failed. NVLink multicast stays off.
@@ -17,7 +18,7 @@ here="$(cd "$(dirname "$0")/.." && pwd)"
 if [ -d "$here/.gpu" ]; then stage="$here/.gpu"; else stage="$here"; fi
 : "${STEPS:=build contract maps torture found export locks nccl churn bandwidth allocator training peers share sanitizer}"
 : "${BUDGET:=560}" "${PYTHON:=python3}" "${SECONDS_TORTURE:=60}" "${SECONDS_CHURN:=15}" "${TRAIN_STEPS:=30}"
-: "${TRAIN:=native gpumem expandable preload gpumem native}" "${STRATEGIES:=ddp fsdp fsdp2}"
+: "${TRAIN:=native gpumem expandable preload gpumem native}" "${STRATEGIES:=ddp fsdp fsdp2}" "${TRAIN_DDP=gpumem native native gpumem}"
 out="${1:-$stage/logs/multi}"
 mkdir -p "$out"
 out="$(cd "$out" && pwd)"
@@ -154,14 +155,17 @@ assert float(torch.ones(1000, device="cuda:1").sum()) == 1000'
     if wanted training; then
         rm -f "$out/training.jsonl"
         n=0
-        for mode in $TRAIN; do
+        strategies="$STRATEGIES"
+        case " $STRATEGIES " in *" ddp "*) ;; *) TRAIN_DDP= ;; esac
+        for mode in $TRAIN ddp-alone $TRAIN_DDP; do
+            if [ "$mode" = ddp-alone ]; then strategies=ddp; continue; fi
             n=$((n + 1))
             command=("$PYTHON" "$here/gpu/multi/torch_train.py" "$mode" "$out/training.jsonl" 2)
             case "$mode" in
                 preload) command=("$gpumem" run --torch --stats -- "${command[@]}") ;;
                 gpumem) command=(env GPUMEM_LIBRARY="$library" "${command[@]}") ;;
             esac
-            bounded 100 "training.$n.$mode" env STEPS="$TRAIN_STEPS" STRATEGIES="$STRATEGIES" LIMIT=95 "${command[@]}"
+            bounded 100 "training.$n.$mode" env STEPS="$TRAIN_STEPS" STRATEGIES="$strategies" LIMIT=95 "${command[@]}"
             status=$?
             case $status in
                 0) ;;

@@ -29,14 +29,15 @@ for strategy in dict.fromkeys(s for s, _ in runs):
         mine = runs[strategy, mode]
         off = max(abs(a - b) for x in mine for r, s in zip(x, native[0]) for a, b in zip(r["losses"], s["losses"]))
         step = min(x[0]["step_ms"] for x in mine) / fastest
+        on_average = sum(x[0]["step_ms"] for x in mine) / len(mine) / (sum(x[0]["step_ms"] for x in native) / len(native))
         of_varied = min(x[0]["varied_ms"] for x in mine) / varied
         peak = [max(x[k]["driver_peak"] / max(1, x[k]["allocated_peak"]) for x in mine) for k in range(len(mine[0]))]
         reserved = [max(x[k]["reserved_peak"] / max(1, x[k]["allocated_peak"]) for x in mine) for k in range(len(mine[0]))]
         equal = "equal" if off == 0 else f"off by {off:.2g}"
         text = lambda values: ", ".join(f"{v:.3f}" for v in values)
         print(f"figure {strategy:5} {mode:10} losses {equal}; peak / allocated {text(peak)} (reserved {text(reserved)}), allocated "
-              f"{mine[0][0]['allocated_peak'] / 2**30:.2f} GiB; step {min(x[0]['step_ms'] for x in mine):.2f} ms, {step:.3f} of native; of "
-              f"changing lengths {of_varied:.3f}; runs {len(mine)}")
+              f"{mine[0][0]['allocated_peak'] / 2**30:.2f} GiB; step {min(x[0]['step_ms'] for x in mine):.2f} ms, {step:.3f} of native "
+              f"(mean of the runs {on_average:.3f}); of changing lengths {of_varied:.3f}; runs {len(mine)}")
         if off > 4 * own:
             failed.append(f"{strategy} {mode}: losses are off by {off:.2g} (native by {own:.2g})")
         if mode == "gpumem" and max(peak) > AIM:

@@ -19,7 +19,8 @@ use std::collections::BinaryHeap;
 /// if it has many.
 const FEW_TABLED: usize = 1 << 14;
 const ITEMS_AN_ENTRY: usize = 4;
-/// Items below a leaf of a class's tree: so few are looked at one by one, and a tree over more is too large for caches.
+/// Items below a leaf of a class's tree, looked at one by one: a node for each would take more memory than the problem,
+/// and make nothing quicker.
 const LEAF: usize = 8;
 /// No item.
 const NONE: u32 = u32::MAX;

@@ -31,9 +31,9 @@ pub struct gpumem_stats {
     pub requested: u64,
     /// What was handed out for it, rounding included.
     pub live: u64,
-    /// The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream
-    /// allocates; with several, an upper bound, at most the sum of the streams' peaks and at most
-    /// peak_mapped.
+    /// The most that live ever was since the last gpumem_stats_reset_peak: exact where one stream
+    /// has allocated. With several it is an upper bound: at most the sum of the streams' peaks, and
+    /// at most peak_mapped.
     pub peak_live: u64,
     /// Free and mapped, usable by its own stream at once.
     pub free: u64,

@@ -31,9 +31,9 @@ typedef struct gpumem_stats {
     uint64_t requested;
     // What was handed out for it, rounding included.
     uint64_t live;
-    // The most that live ever was since the last gpumem_stats_reset_peak: exact while one stream
-    // allocates; with several, an upper bound, at most the sum of the streams' peaks and at most
-    // peak_mapped.
+    // The most that live ever was since the last gpumem_stats_reset_peak: exact where one stream
+    // has allocated. With several it is an upper bound: at most the sum of the streams' peaks, and
+    // at most peak_mapped.
     uint64_t peak_live;
     // Free and mapped, usable by its own stream at once.
     uint64_t free;

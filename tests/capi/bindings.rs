@@ -1,4 +1,5 @@
-//! The bindings: their packages' own tests, where there is the language, and the list of behaviours that all of them have.
+//! The bindings: their packages' own tests, where there is the language, and the list of behaviours that all of them, C and
+//! Rust have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -38,6 +39,7 @@ fn names_in(file: &str, before: &str, after: &str) -> BTreeSet<String> {
 fn every_behaviour_is_tested_in_every_language() {
     let listed = behaviours();
     assert_eq!(names_in("conformance.c", "BEHAVIOUR(", ");"), listed, "C");
+    assert_eq!(names_in("../tests/context/conformance.rs", "fn ", "() {"), listed, "Rust");
     assert_eq!(names_in("julia/Gpumem.jl/test/conformance.jl", "behaviour(\"", "\") do"), listed, "Julia");
     assert_eq!(names_in("lean/Test/Main.lean", "(\"", "\", "), listed, "Lean");
     assert_eq!(names_in("python/tests/test_conformance.py", "def test_", "()"), listed, "Python");

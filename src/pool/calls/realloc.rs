@@ -185,6 +185,7 @@ impl Pool {
         }
         b.lane = lane;
         st.live_bytes = st.live_bytes + new - old;
+        st.most_live = st.most_live.max(st.live_bytes);
         st.requested_bytes = st.requested_bytes + requested - before;
         st.members.resized(member, before, requested);
         Ok(true)

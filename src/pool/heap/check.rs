@@ -71,6 +71,11 @@ impl HeapState {
         for (what, recorded, found) in equal {
             ensure!(recorded == found, "{what}: {recorded} recorded, {found} found");
         }
+        let (most, now) = (self.most_live, self.live_bytes);
+        ensure!(most >= now, "most_live: {most} recorded, {now} live");
+        let stale = self.waiting.regions().filter(|&(ticket, r)| self.waiting_region(r, ticket).is_none()).count();
+        ensure!(stale == self.waiting.stale, "{} stale entries recorded, {stale} found", self.waiting.stale);
+        ensure!(!self.waiting.has_many_stale(), "{stale} of the entries that wait are stale");
         for &addr in self.users.keys() {
             let entry = index.get(addr);
             let live = entry.heap() == Some(self.number) && self.find(entry, addr).is_some();

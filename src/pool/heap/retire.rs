@@ -19,6 +19,10 @@ impl HeapState {
             self.wait_for(r, &[tag]);
         }
         for slab in self.slabs.retire() {
+            // Its last free may have named no stream, and read an epoch that is the new stream's.
+            if self.slabs.try_get(slab).is_some_and(|s| !order.settled(s.idle)) {
+                self.slabs.note_idle(slab, tag);
+            }
             self.drop_slab(slab, order, index);
         }
     }

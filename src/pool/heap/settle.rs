@@ -11,6 +11,7 @@ impl HeapState {
     /// Whatever waits now waits for `tag` instead, which comes after all that it waited for.
     pub(crate) fn wait_anew(&mut self, tag: Tag) {
         self.waiting.also.clear();
+        self.waiting.stale = 0;
         for wait in std::mem::take(&mut self.waiting.queues).into_iter().flat_map(|q| q.1) {
             if let Item::Region(r) = wait.item {
                 if self.waiting_region(r, wait.ticket).is_none() {
@@ -26,6 +27,27 @@ impl HeapState {
     /// were taken meanwhile stay in the list.
     pub(crate) fn waiting_region(&self, region: u32, ticket: u64) -> Option<&Region> {
         self.regions.try_get(region).filter(|g| g.state == State::Waiting && g.ticket == ticket)
+    }
+
+    /// Once so many more waiting regions are taken: drops the entries of all that were, should they
+    /// be the most. Each look at the lists would pass over them.
+    fn tidy_waiting(&mut self, taken: usize) {
+        self.waiting.stale += taken;
+        if !self.waiting.has_many_stale() {
+            return;
+        }
+        let mut queues = std::mem::take(&mut self.waiting.queues);
+        for (_, queue) in &mut queues {
+            queue.retain(|w| match w.item {
+                Item::Region(r) if self.waiting_region(r, w.ticket).is_none() => {
+                    self.waiting.also.remove(&w.ticket);
+                    false
+                }
+                _ => true,
+            });
+        }
+        self.waiting.queues = queues;
+        self.waiting.stale = 0;
     }
 
     /// The lanes something here waits for.
@@ -76,6 +98,8 @@ impl HeapState {
                 self.waiting.queues[q].1.pop_front();
                 if let Item::Region(r) = wait.item {
                     if self.waiting_region(r, wait.ticket).is_none() {
+                        self.waiting.stale = self.waiting.stale.saturating_sub(1);
+                        self.waiting.also.remove(&wait.ticket);
                         continue;
                     }
                 }
@@ -100,6 +124,7 @@ impl HeapState {
                 }
             }
         }
+        self.tidy_waiting(0);
         if self.waiting.queues.len() > MANY {
             self.waiting.queues.retain(|q| !q.1.is_empty());
         }
@@ -122,7 +147,7 @@ impl HeapState {
         let mut own: Vec<u32> = self.waiting_of(lane, order).collect();
         own.sort_unstable_by_key(|&r| self.regions.get(r).addr);
         let groups: Vec<&[u32]> = own.chunk_by(|&a, &b| self.regions.get(a).next == b).collect();
-        let mut ready = Vec::new();
+        let (mut ready, mut taken) = (Vec::new(), 0);
         for group in groups {
             let (Some(&first), Some(&last)) = (group.first(), group.last()) else { continue };
             let (start, stop) = (self.regions.get(first).addr, self.regions.get(last).end());
@@ -131,6 +156,7 @@ impl HeapState {
             let Some((addr, end)) = whole else { continue };
             let tag = group.iter().fold(Tag::SETTLED, |tag, &r| tag.later(self.regions.get(r).order));
             self.waiting_bytes -= stop - start;
+            taken += group.len();
             for &r in group {
                 self.regions.get_mut(r).state = State::Live;
             }
@@ -140,6 +166,7 @@ impl HeapState {
             self.regions.put_back(cut.block, tag);
             ready.push(cut.block);
         }
+        self.tidy_waiting(taken);
         ready
     }
 
@@ -158,6 +185,7 @@ impl HeapState {
             let rest = self.regions.split(best, size);
             self.wait_for(rest, &[tag]);
         }
+        self.tidy_waiting(1);
         Some(best)
     }
 }

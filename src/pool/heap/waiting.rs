@@ -7,6 +7,9 @@ use std::collections::{HashMap, VecDeque};
 /// With more queues than this, empty ones are dropped; otherwise they are kept, to be filled again.
 pub(crate) const MANY: usize = 16;
 
+/// So many entries may be stale however few there are.
+const FEW: usize = 64;
+
 /// Something free that waits for another stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
@@ -29,6 +32,8 @@ pub(crate) struct Waiting {
     /// Further tags of entries that wait for more than one stream, by ticket.
     pub(crate) also: HashMap<u64, Vec<Tag>>,
     pub(crate) last_ticket: u64,
+    /// Entries of regions that were taken meanwhile: few, or at most half of all.
+    pub(crate) stale: usize,
 }
 
 impl Waiting {
@@ -61,6 +66,11 @@ impl Waiting {
         }
         self.also.remove(&ticket);
         None
+    }
+
+    /// Whether more than a few entries and than half of all are stale.
+    pub(crate) fn has_many_stale(&self) -> bool {
+        self.stale > FEW && self.stale > self.queues.iter().map(|q| q.1.len()).sum::<usize>() / 2
     }
 
     /// The regions that wait, each with its ticket.

@@ -33,8 +33,13 @@ impl Order {
     /// What is freed to the context's lane may be in use on other devices: no context markers until
     /// they have been waited for.
     pub(crate) fn owe(&self) {
-        self.owes.store(true, Relaxed);
+        self.owed.fetch_add(1, Relaxed);
         fence(SeqCst);
+    }
+
+    /// Whether a wait for other devices is owed that has not ended yet.
+    fn in_debt(&self) -> bool {
+        self.paid.load(Acquire) < self.owed.load(Relaxed)
     }
 }
 
@@ -99,8 +104,10 @@ pub(crate) struct Order {
     spare: Apart<Ranked<Vec<EventHandle>>>,
     /// Events made so far: each is spare, or a pending marker.
     events: AtomicU64,
-    /// See `Order::owe`.
-    pub(crate) owes: AtomicBool,
+    /// How often `Order::owe` was called.
+    owed: AtomicU64,
+    /// So many of these have been waited for. `paid <= owed`.
+    paid: AtomicU64,
 }
 
 impl Order {
@@ -114,7 +121,8 @@ impl Order {
             context: Apart(Ranked::new(Rank::Context, VecDeque::new())),
             spare: Apart(Ranked::new(Rank::Spare, Vec::new())),
             events: AtomicU64::new(0),
-            owes: AtomicBool::new(false),
+            owed: AtomicU64::new(0),
+            paid: AtomicU64::new(0),
         };
         order.add_lane(false, StreamHandle::LEGACY, 0);
         order
@@ -318,7 +326,7 @@ impl Order {
     /// `heed`: not while a capture was met whose end has not been seen.
     fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
         let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
-        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) || self.owes.load(Relaxed) {
+        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) || self.in_debt() {
             return Ok(false);
         }
         if lock(&*self.context).len() >= MANY_MARKERS {
@@ -335,7 +343,7 @@ impl Order {
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
         // A thread that owed before the epochs were closed may have read one of them.
         fence(SeqCst);
-        if self.owes.load(Relaxed) {
+        if self.in_debt() {
             lock(&*self.spare).push(event);
             return Ok(false);
         }
@@ -463,18 +471,20 @@ impl Order {
     /// What a context marker and a wait for it would do, where there is none: on a driver that has
     /// none, or while a wait for other devices is owed.
     pub(crate) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
-        let owed = self.owes.swap(false, AcqRel);
         let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owed && d != self.dev);
-        if let Err(e) = others.chain([self.dev]).try_for_each(|d| driver.device_sync(d)) {
-            self.owes.fetch_or(owed, AcqRel);
-            return Err(e);
-        }
+        // A thread that owed before the epochs were closed may have read one of them.
+        fence(SeqCst);
+        let owed = self.owed.load(Relaxed);
+        let owes = owed > self.paid.load(Acquire);
+        let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
+        others.chain([self.dev]).try_for_each(|d| driver.device_sync(d))?;
         for (lane, epoch) in self.in_use().zip(closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
             lane.marked.fetch_max(epoch, AcqRel);
             lane.done.fetch_max(epoch, AcqRel);
         }
+        // Not before the wait has ended: until then nobody else may take it for done.
+        self.paid.fetch_max(owed, AcqRel);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! (`extend.rs`) → what a context marker settles, then what the device settles when it is waited
 //! for, then free memory of every heap given back, each with all of the before → out of memory.
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, Status};
 use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
@@ -74,12 +74,23 @@ impl Pool {
                 heap.publish(&st);
                 drop(st);
                 if let Some((shared, of_shared)) = self.enter_shared_heap()? {
-                    let (mut st, region) = self.find_region(shared, of_shared, want, req, None)?.own()?;
-                    // Numbered there: which of two neighbours is newer shows in one heap's numbers only.
-                    let b = Block { id: st.new_id(), ..b };
-                    return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
+                    match self.find_region(shared, of_shared, want, req, None).and_then(Answer::own) {
+                        Ok((mut st, region)) => {
+                            // Numbered there: which of two neighbours is newer shows in one heap's
+                            // numbers only.
+                            let b = Block { id: st.new_id(), ..b };
+                            return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
+                        }
+                        // Whole extents were not enough; parts of them may be free here, or can be
+                        // borrowed. It is the same request still.
+                        Err(e) if e.status == Status::OutOfMemory => {
+                            self.counters.out_of_memory.fetch_sub(1, Relaxed);
+                        }
+                        Err(e) => return Err(e),
+                    }
                 }
                 st = heap.lock();
+                st.settle(&self.order, &self.index);
             }
             let known = attempt == 0 && !heap.of_captures;
             if known {

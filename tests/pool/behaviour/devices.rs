@@ -1,14 +1,15 @@
 //! Several devices, and the driver's own allocator in the pool's place.
 
-use crate::pool_support::D;
+use crate::pool_support::{late, D};
 use gpumem::base::size::{GIB, MIB};
 use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::config::{Backend, Limit, Prealloc};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
-use gpumem::driver::Driver;
-use gpumem::pool::AllocFlags;
+use gpumem::driver::{Call, CaptureMode, Driver, Fault};
+use gpumem::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
 use std::sync::Arc;
+use std::time::Duration;
 
 const D1: DeviceId = DeviceId(1);
 
@@ -185,4 +186,44 @@ fn without_the_pool_each_device_has_its_counters_and_its_limit() {
     assert_eq!((counts(0).0, counts(1).0), (0, 0));
     (0..2).for_each(|d| host.device_sync(DeviceId(d)).unwrap());
     assert!(host.reports().is_empty());
+}
+
+/// What a stream of another device may still write waits for that device, also while another thread is waiting for it.
+#[test]
+fn a_wait_for_another_device_counts_once_it_has_ended() {
+    let host = HostDriver::new(HostOptions { devices: 2, ..late(3, GIB) }).unwrap();
+    let slow = Arc::new(Fault::new(host.clone()));
+    let pool = Pool::new(slow.clone(), D, PoolOptions::default()).unwrap();
+    let [s, t] = [(); 2].map(|()| host.stream_create(D).unwrap());
+    let far = host.stream_create(D1).unwrap();
+    let size = 64 * MIB;
+    let malloc = |stream| pool.malloc(&AllocRequest { size, stream, ..AllocRequest::default() }).unwrap();
+    let p = malloc(s);
+    host.hold(D1, far).unwrap();
+    host.launch(D1, far, Kernel::write_pattern("far", p..p + size, 1, MIB)).unwrap();
+    pool.record_stream_on_other_device(p, D1, far).unwrap();
+    // A stream that is being captured cannot be followed: a wait for its device is owed.
+    host.capture_begin(D1, far, CaptureMode::Relaxed).unwrap();
+    pool.free(p, Some(s)).unwrap();
+    host.capture_end(D1, far).unwrap();
+    // The host device does not wait for a stream that is held: it is let go meanwhile.
+    slow.slow_down(Some((Call::DeviceSync, Duration::from_secs(1))));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pool.wait_for_device());
+        std::thread::sleep(Duration::from_millis(300));
+        for _ in 0..3 {
+            let q = malloc(t);
+            assert_ne!(q, p);
+            host.launch(D, t, Kernel::write_pattern("near", q..q + size, 2, MIB)).unwrap();
+        }
+        host.release(D1, far).unwrap();
+        let _ = waits.join().unwrap();
+    });
+    slow.slow_down(None);
+    assert!(pool.wait_for_device().unwrap());
+    assert_eq!(malloc(t), p, "it is free once the wait has ended");
+    host.device_sync(D).unwrap();
+    let reports = host.take_reports();
+    assert!(reports.is_empty(), "{reports:#?}");
+    pool.validate().unwrap();
 }

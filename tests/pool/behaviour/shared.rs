@@ -300,3 +300,49 @@ fn what_is_mapped_does_not_grow_while_something_is_captured() {
     let mapped = w.rig.pool.stats().peak_mapped;
     assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
 }
+
+/// At the limit, with gaps of up to 24 MiB between blocks that live on in the extents around them: what cannot be moved is lent.
+#[test]
+fn a_request_fails_only_when_nothing_free_holds_it() {
+    let mut w = Work::new(4, checked(DEVICE));
+    w.until_shared();
+    w.end();
+    w.rig.sync();
+    w.rig.pool.trim(0).unwrap();
+    let (a, b) = (w.streams[0], w.streams[1]);
+    let blocks: Vec<u64> = (0..400).map(|_| w.rig.malloc(MIB * 19 / 10, a)).collect();
+    // So that there is a heap of its own.
+    w.rig.malloc(MIB, b);
+    let freed = blocks.iter().enumerate().filter(|(i, _)| i % 14 != 0);
+    freed.for_each(|(_, &p)| w.rig.free(p, a));
+    w.rig.sync();
+    w.rig.pool.set_limit(w.rig.mapped()).unwrap();
+    let failures = w.rig.pool.stats().out_of_memory;
+    while w.rig.pool.malloc(&request(20 * MIB, b)).is_ok() {}
+    let s = w.rig.pool.stats();
+    assert_eq!(s.out_of_memory, failures + 1);
+    assert!(s.largest_free < 20 * MIB, "{} free in one piece", s.largest_free);
+    w.rig.pool.validate().unwrap();
+}
+
+/// What a stream takes back while it waits leaves an entry in the waiting list: `validate` bounds how many.
+#[test]
+fn a_stream_far_ahead_that_takes_its_own_back_leaves_no_trail() {
+    let mut w = Work::new(4, late(7, DEVICE));
+    w.rig.host.keep_up(true);
+    w.until_shared();
+    w.end();
+    w.rig.sync();
+    w.rig.pool.trim(256 * MIB).unwrap();
+    w.play(20);
+    w.rig.host.keep_up(false);
+    let a = w.streams[0];
+    w.rig.host.hold(D, a).unwrap();
+    for _ in 0..3000 {
+        let p = w.rig.malloc(4 * MIB, a);
+        w.rig.free(p, a);
+    }
+    assert!(w.rig.pool.stats().waiting >= 4 * MIB);
+    w.rig.pool.validate().unwrap();
+    w.rig.host.release(D, a).unwrap();
+}

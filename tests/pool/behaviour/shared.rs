@@ -85,6 +85,14 @@ impl Work {
         }
         panic!("no heap is shared after 10,000 allocations");
     }
+
+    /// The shared heap is there, nothing is live, and so much is mapped at most.
+    fn empty_once_shared(&mut self, mapped: u64) {
+        self.until_shared();
+        self.end();
+        self.rig.sync();
+        self.rig.pool.trim(mapped).unwrap();
+    }
 }
 
 #[test]
@@ -138,10 +146,7 @@ fn nothing_is_shared_while_the_device_is_behind() {
 fn what_a_stream_freed_in_the_shared_heap_is_in_its_order() {
     let mut w = Work::new(3, late(7, DEVICE));
     w.rig.host.keep_up(true);
-    w.until_shared();
-    w.end();
-    w.rig.sync();
-    w.rig.pool.trim(0).unwrap();
+    w.empty_once_shared(0);
     w.rig.pool.reset_peaks();
     w.streams.truncate(1);
     // In the shared heap still.
@@ -160,10 +165,7 @@ fn what_comes_back_from_the_shared_heap_is_nobody_elses() {
     let mut w = Work::new(3, late(9, DEVICE));
     let host = w.rig.host.clone();
     host.keep_up(true);
-    w.until_shared();
-    w.end();
-    w.rig.sync();
-    w.rig.pool.trim(0).unwrap();
+    w.empty_once_shared(0);
     // In the shared heap still.
     w.play(60);
     host.keep_up(false);
@@ -265,10 +267,7 @@ fn the_shared_heap_gives_everything_before_a_request_fails() {
 #[test]
 fn what_is_mapped_does_not_grow_with_the_lag_of_the_device() {
     let mut w = Work::new(3, late(5, DEVICE));
-    w.until_shared();
-    w.end();
-    w.rig.sync();
-    w.rig.pool.trim(0).unwrap();
+    w.empty_once_shared(0);
     w.rig.pool.reset_peaks();
     for &s in &w.streams {
         w.rig.host.hold(D, s).unwrap();
@@ -284,10 +283,7 @@ fn what_is_mapped_does_not_grow_with_the_lag_of_the_device() {
 #[test]
 fn what_is_mapped_does_not_grow_while_something_is_captured() {
     let mut w = Work::new(3, checked(DEVICE));
-    w.until_shared();
-    w.end();
-    w.rig.sync();
-    w.rig.pool.trim(0).unwrap();
+    w.empty_once_shared(0);
     let captured = w.rig.stream();
     w.rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
     w.rig.malloc(MIB, captured);
@@ -305,10 +301,7 @@ fn what_is_mapped_does_not_grow_while_something_is_captured() {
 #[test]
 fn a_request_fails_only_when_nothing_free_holds_it() {
     let mut w = Work::new(4, checked(DEVICE));
-    w.until_shared();
-    w.end();
-    w.rig.sync();
-    w.rig.pool.trim(0).unwrap();
+    w.empty_once_shared(0);
     let (a, b) = (w.streams[0], w.streams[1]);
     let blocks: Vec<u64> = (0..400).map(|_| w.rig.malloc(MIB * 19 / 10, a)).collect();
     // So that there is a heap of its own.
@@ -330,10 +323,7 @@ fn a_request_fails_only_when_nothing_free_holds_it() {
 fn a_stream_far_ahead_that_takes_its_own_back_leaves_no_trail() {
     let mut w = Work::new(4, late(7, DEVICE));
     w.rig.host.keep_up(true);
-    w.until_shared();
-    w.end();
-    w.rig.sync();
-    w.rig.pool.trim(256 * MIB).unwrap();
+    w.empty_once_shared(256 * MIB);
     w.play(20);
     w.rig.host.keep_up(false);
     let a = w.streams[0];

@@ -210,6 +210,45 @@ fn a_released_arena_leaves_no_capture_behind() {
     }
 }
 
+/// A capture is announced, and has not begun when memory that only the context can settle is trimmed: the marker of the trim
+/// says nothing about it. Once it has begun, what else waits for the context waits for its end.
+#[test]
+fn an_announced_capture_outlasts_a_trim_before_it_begins() {
+    for (a_route, is_seen) in [(true, false), (true, true), (false, false), (false, true)] {
+        let rig = Rig::new(checked(GIB), options());
+        let (s, t) = (rig.stream(), rig.stream());
+        // Freed by a stream that is gone, whose handle another one has: only a marker of the context settles it.
+        let leave = || {
+            let gone = rig.stream();
+            rig.free(rig.malloc(64 * MIB, gone), gone);
+            rig.host.stream_destroy(D, gone).unwrap();
+            rig.free(rig.malloc(100, rig.stream()), t);
+        };
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
+        let route = a_route.then(|| begin(&rig, &arena, s));
+        let expected = (!a_route).then(|| rig.pool.expect_capture(s));
+        leave();
+        rig.pool.trim(0).unwrap();
+        rig.host.begin_capture(s).unwrap();
+        if is_seen {
+            rig.free(rig.malloc(MIB, s), s);
+        }
+        leave();
+        assert!(rig.host.end_capture(s).unwrap(), "the capture was lost");
+        // After it ends, it stands in nobody's way.
+        match (&route, expected) {
+            (Some(route), _) => rig.pool.end_route(route),
+            (None, Some(_)) => rig.pool.capture_ended(s),
+            (None, None) => unreachable!("one or the other announced it"),
+        }
+        rig.free(rig.malloc(100, s), s);
+        rig.sync();
+        rig.pool.trim(0).unwrap();
+        rig.pool.release_arena(&arena);
+        rig.close();
+    }
+}
+
 /// What is shrunk, or grows within what it was, takes its place in the order of the allocations alike in both runs.
 #[test]
 fn a_layout_fits_a_run_that_reallocates() {

@@ -64,10 +64,14 @@ impl Pool {
                 Which::Handle { stream, key, id }
             }
         };
-        if let Which::Handle { key, .. } | Which::Capture { key } = &which {
-            // It may begin to be captured at any moment now.
-            let time = self.order.captures.met(*key);
-            begun.iter().for_each(|part| part.note_met(time));
+        match &which {
+            Which::Handle { key, id, .. } => {
+                let captures = &self.order.captures;
+                let time = if id.is_some() { captures.announced(*key) } else { captures.met(*key) };
+                begun.iter().for_each(|part| part.note_met(time));
+            }
+            Which::Capture { key } => _ = self.order.captures.met(*key),
+            Which::Filter(_) => {}
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
         let routes = &self.privates.routes;
@@ -84,7 +88,7 @@ impl Pool {
     /// A capture is about to begin on the stream: no context marker is recorded from now on.
     /// Returns what [`Self::no_capture`] wants to know should it not begin.
     pub fn expect_capture(&self, stream: StreamHandle) -> u64 {
-        self.order.captures.met(capture_key(stream))
+        self.order.captures.announced(capture_key(stream))
     }
 
     /// It did not begin, and none that was met later has.

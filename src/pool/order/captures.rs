@@ -3,12 +3,24 @@
 //! A context marker invalidates every capture in progress, so none is recorded while one is known,
 //! but as a last resort. CUDA tells of a capture only for a stream that is named; so a capture is
 //! known from the first call that names a stream being captured to the next that names it when it
-//! is not; one that is begun through gpumem, from just before.
+//! is not; one that is begun through gpumem is announced, and known from just before it begins.
 
 use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize};
 use crate::pool::types::{Rank, Ranked, RankedGuard};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What is known of the capture of a stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    /// The number of the time when it was last met or announced.
+    time: u64,
+    /// It was announced, and no call has seen it since: it may be yet to begin.
+    announced: bool,
+}
+
+/// Of each stream, by a number of the caller's.
+pub(crate) type KnownCaptures = HashMap<usize, Known>;
 
 /// The captures known.
 pub(crate) struct Captures {
@@ -16,10 +28,9 @@ pub(crate) struct Captures {
     count: AtomicUsize,
     /// How often something changed that makes threads ask anew which heap is a stream's.
     changes: AtomicU64,
-    /// Streams that were being captured when they were last named, by a number of the caller's,
-    /// each with a number of that time.
-    keys: Apart<Ranked<HashMap<usize, u64>>>,
-    /// Times so far, from 1.
+    /// Streams that were being captured when they were last named, or of which that was announced.
+    keys: Apart<Ranked<KnownCaptures>>,
+    /// Times that `keys` name so far, from 1.
     met: AtomicU64,
 }
 
@@ -36,28 +47,37 @@ impl Default for Captures {
 
 impl Captures {
     /// Keeps others from learning of captures.
-    pub(crate) fn lock(&self) -> RankedGuard<'_, HashMap<usize, u64>> {
+    pub(crate) fn lock(&self) -> RankedGuard<'_, KnownCaptures> {
         lock(&*self.keys)
     }
 
     /// The same, for a thread that takes everything: see [`Ranked::lock_among_others`].
-    pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, HashMap<usize, u64>> {
+    pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, KnownCaptures> {
         self.keys.lock_among_others()
     }
 
-    /// No capture that was met before is in progress any more.
-    pub(crate) fn none(&self, keys: &mut HashMap<usize, u64>) {
-        keys.clear();
-        self.count.store(0, Relaxed);
+    /// No capture is in progress. Those that have only been announced may begin later.
+    pub(crate) fn none(&self, keys: &mut KnownCaptures) {
+        keys.retain(|_, known| known.announced);
+        self.count.store(keys.len(), Relaxed);
     }
 
     /// A stream, known to the caller as `key`, was found to be captured. No context marker is
     /// recorded, but as a last resort, until it is found not to be any more: the marker would fail,
     /// and take the capture with it. Returns the number of this time, for [`Self::gone`].
     pub(crate) fn met(&self, key: usize) -> u64 {
+        self.learn(key, false)
+    }
+
+    /// The same for a stream whose capture may begin at any moment from now on.
+    pub(crate) fn announced(&self, key: usize) -> u64 {
+        self.learn(key, true)
+    }
+
+    fn learn(&self, key: usize, announced: bool) -> u64 {
         let mut keys = self.lock();
         let time = self.met.fetch_add(1, Relaxed) + 1;
-        if keys.insert(key, time).is_none() {
+        if keys.insert(key, Known { time, announced }).is_none() {
             self.forget_places();
         }
         self.count.store(keys.len(), Relaxed);
@@ -65,11 +85,11 @@ impl Captures {
     }
 
     /// What was captured on the stream known as `key` is gone, and no call has named it while it
-    /// was being captured since the one that `met` gave `time`. So it is not taken for one that is
+    /// was being captured, or announced that, since the one that was given `time`. So it is not taken for one that is
     /// being captured any more. It may be, as may any stream that no call names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
         let mut keys = self.lock();
-        if keys.get(&key).is_some_and(|&met| met <= time) {
+        if keys.get(&key).is_some_and(|known| known.time <= time) {
             keys.remove(&key);
         }
         self.count.store(keys.len(), Relaxed);
@@ -87,7 +107,7 @@ impl Captures {
         self.changes.load(Relaxed)
     }
 
-    /// Whether a capture was met whose end has not been seen.
+    /// Whether a capture was met or announced whose end has not been seen.
     #[inline]
     pub(crate) fn known(&self) -> bool {
         self.count.load(Relaxed) > 0

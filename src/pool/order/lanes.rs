@@ -435,9 +435,11 @@ impl Order {
         if self.settled(tag) {
             return Ok(true);
         }
-        if let Some(l) = self.lane(tag.lane()).filter(|l| tag.epoch() > l.barrier.load(Acquire)) {
+        if let Some(l) = self.lane(tag.lane()) {
+            // Of the same stream, which may have gone since: an event outlives its stream.
+            let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
             let markers = lock(&l.markers);
-            if let Some(m) = markers.iter().find(|m| m.epoch >= tag.epoch()) {
+            if let Some(m) = markers.iter().find(covers) {
                 driver.stream_wait(self.dev, stream, m.event)?;
                 return Ok(true);
             }
@@ -523,5 +525,43 @@ impl Order {
             return Err(Error::internal(format!("{made} events were made, {events} are spare or pending")));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::size::{GIB, MIB};
+    use crate::driver::host::{HostDriver, HostOptions, Kernel};
+    use crate::pool::{AllocRequest, Pool, PoolOptions};
+
+    /// Memory is chosen by its marker; before the wait for it, the handle of the marker's stream goes to another stream.
+    #[test]
+    fn a_marker_can_be_waited_for_when_its_stream_is_gone() {
+        let d = DeviceId(0);
+        let mut reports = [0, 0];
+        for (seed, waits) in (1..40).flat_map(|seed| [(seed, true), (seed, false)]) {
+            let host = HostDriver::new(HostOptions { bytes_per_device: GIB, ..HostOptions::simulation(seed) }).unwrap();
+            let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+            let (s, t) = (host.stream_create(d).unwrap(), host.stream_create(d).unwrap());
+            let p = pool.malloc(&AllocRequest { size: MIB, stream: s, ..AllocRequest::default() }).unwrap();
+            let write = |stream, id| {
+                host.launch(d, stream, Kernel::write_pattern("write", p..p + MIB, id, 64)).unwrap();
+            };
+            write(s, 1);
+            let lane = pool.lane_for(s).unwrap();
+            let tag = pool.order.tag(lane);
+            assert!(pool.order.mark(&*host, lane, s).unwrap());
+            pool.order.hand_over(lane, u64::MAX);
+            // The next stream's says nothing about the tag.
+            assert!(pool.order.mark(&*host, lane, t).unwrap());
+            assert!(!waits || pool.order.wait(&*host, tag, t).unwrap());
+            assert!(!pool.order.wait(&*host, pool.order.tag(lane), t).unwrap(), "what no marker covers");
+            write(t, 2);
+            host.device_sync(d).unwrap();
+            reports[usize::from(waits)] += host.reports_made();
+        }
+        assert!(reports[0] > 0 && reports[1] == 0, "without and with a wait: {reports:?}");
     }
 }

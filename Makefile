@@ -5,6 +5,9 @@ CARGO ?= $(or $(shell command -v cargo 2>/dev/null),$(wildcard $(HOME)/.cargo/bi
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 GPUMEM := $(RELEASE)/gpumem
+# What is built together: cargo builds the library again where it is asked for other packages with it, as they make
+# libraries that it shares with them have more in them.
+PACKAGES := -p gpumem -p gpumem-cli -p gpumem-preload
 export CARGO
 
 .DEFAULT_GOAL := help
@@ -39,7 +42,7 @@ need-cc:
 	  echo 'a C compiler ($(CC)) is missing; install one: apt install gcc libc6-dev, or set CC' >&2; exit 1; }
 
 build: need-cargo need-cc
-	$(CARGO) build --release -p gpumem -p gpumem-cli -p gpumem-preload
+	$(CARGO) build --release $(PACKAGES)
 # The name that programs linked to the library look for when they start.
 	@ln -sfn libgpumem.so $(RELEASE)/libgpumem.so.0
 
@@ -64,12 +67,12 @@ check: need-cargo need-cc
 # On the library as users get it; LIBRARY names another.
 FUZZ_LIBRARY = $(or $(LIBRARY),$(RELEASE)/libgpumem.so)
 fuzz: need-cargo need-cc
-	$(if $(LIBRARY),,$(CARGO) build --release -p gpumem --lib)
+	$(if $(LIBRARY),,$(CARGO) build --release $(PACKAGES))
 	$(CARGO) run --quiet -p gpumem-fuzz --bin gpumem-fuzz -- --library '$(FUZZ_LIBRARY)' --out '$(TARGET)/fuzz' \
 	  --seconds $(or $(SECONDS),60) --threads $(or $(THREADS),1) $(if $(SEED),--seed $(SEED)) $(FUZZ_FLAGS)
 
 soak: need-cargo need-cc
-	$(if $(LIBRARY),,$(CARGO) build --release -p gpumem --lib)
+	$(if $(LIBRARY),,$(CARGO) build --release $(PACKAGES))
 	$(CARGO) run --quiet -p gpumem-fuzz --bin gpumem-soak -- --library '$(FUZZ_LIBRARY)' \
 	  --minutes $(or $(MINUTES),60) --threads $(or $(THREADS),4)
 

@@ -8,8 +8,7 @@ BINDINGS_ENV := GPUMEM_BACKEND=$(or $(GPUMEM_BACKEND),host) GPUMEM_ARENA_DEBUG=c
 
 .PHONY: test-lean test-julia julia bench-julia bindings-library
 
-bindings-library:
-	$(CARGO) build --release -p gpumem --lib
+bindings-library: build
 
 test-lean: bindings-library
 	@if command -v lake >/dev/null 2>&1; then \

@@ -16,7 +16,7 @@ EXAMPLES_LINK := -L$(EXAMPLES_DIR) -lgpumem -Wl,-rpath,'$$ORIGIN'
 examples: $(EXAMPLES_C) $(EXAMPLES_CPP)
 
 examples-library:
-	$(CARGO) build -p gpumem --lib --profile $(CARGO_PROFILE)
+	$(CARGO) build $(PACKAGES) --profile $(CARGO_PROFILE)
 	mkdir -p $(EXAMPLES_DIR)
 	ln -sf '$(EXAMPLES_LIB)' $(EXAMPLES_DIR)/libgpumem.so.0
 	ln -sf libgpumem.so.0 $(EXAMPLES_DIR)/libgpumem.so

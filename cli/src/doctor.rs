@@ -6,9 +6,12 @@ use crate::self_test::{self, Check};
 use crate::session::{self, Backend};
 use crate::settings::{self, Setting};
 use gpumem::base::{size, DeviceId, Result};
-use gpumem::context::{self, Context};
+use gpumem::context::config::{Config, SnapshotOn};
+use gpumem::context::preload::PreloadSettings;
+use gpumem::context::{self, environment, Context};
 use serde::Serialize;
 use std::io;
+use std::path::{Path, PathBuf};
 
 /// Command line of `doctor`.
 #[derive(clap::Args)]
@@ -102,10 +105,17 @@ fn examine(backend: Option<Backend>) -> Report {
         self_test: Vec::new(),
         problems: Vec::new(),
     };
-    match session::config(backend) {
+    let variables = |name: &str| std::env::var_os(name);
+    report.problems.extend(environment::unknown(std::env::vars_os().map(|(name, _)| name)));
+    report.problems.extend(PreloadSettings::from_lookup(&variables).err().map(|e| e.to_string()));
+    match Config::from_lookup(&variables) {
         Ok(config) => {
+            let mut config = session::with_backend(config, backend);
             report.settings = settings::describe(&config, backend.is_some());
             report.limits = limits::read(config.va_size);
+            report.problems.extend(unwritable(&config));
+            // It would have the file's name before the program for which it is meant.
+            config.record = None;
             match session::open(config) {
                 Ok(ctx) => look_at(ctx, &mut report),
                 Err(e) => report.problems.push(format!("no backend: {e}")),
@@ -126,7 +136,24 @@ fn examine(backend: Option<Backend>) -> Report {
     report
 }
 
+/// Files that could not be made.
+fn unwritable(config: &Config) -> Vec<String> {
+    let snapshot = config.snapshot_on != SnapshotOn::default();
+    let files =
+        [("GPUMEM_RECORD", config.record.clone()), ("GPUMEM_SNAPSHOT", snapshot.then(|| config.snapshot_file()))];
+    let problem = |(name, file): (&str, Option<PathBuf>)| {
+        let file = file?;
+        let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let why = tempfile::tempfile_in(folder).err()?;
+        Some(format!("{name} is {}, and no file can be made in {}: {why}", file.display(), folder.display()))
+    };
+    files.into_iter().filter_map(problem).collect()
+}
+
 fn look_at(ctx: &Context, report: &mut Report) {
+    if !ctx.config().disks.is_empty() {
+        report.problems.extend(ctx.tiers().err().map(|e| e.to_string()));
+    }
     let driver = ctx.driver();
     report.backend = Some(BackendReport {
         name: driver.backend(),

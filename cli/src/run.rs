@@ -1,7 +1,11 @@
 //! `gpumem run`: starts a program with `libgpumem_preload.so` in front of it, or says why that
 //! cannot work.
 
+use crate::report;
 use clap::{Args as ClapArgs, ValueEnum};
+use gpumem::context::preload::PreloadSettings;
+use gpumem::context::Config;
+use gpumem::driver::cuda;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -25,11 +29,11 @@ pub struct Args {
     /// memory is held back (marker).
     #[arg(long, value_enum)]
     free: Option<Free>,
-    /// Prints one line for each process at its end: calls, peak memory, time.
+    /// Prints one line for each process that uses CUDA, at its end: calls, peak memory, time.
     #[arg(long)]
     stats: bool,
-    /// Records every allocation, for gpumem view, stats and replay. Further processes write
-    /// FILE.PID.
+    /// Records every allocation, for gpumem view, stats and replay. The file is made with the first
+    /// one; further processes write FILE.PID.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache
@@ -55,8 +59,10 @@ enum Free {
 enum RunError {
     #[error("{0} is in none of {1}; make install puts it there, --library names another")]
     NoLibrary(&'static str, String),
-    #[error("{0:?} is no program: PATH has no such executable file")]
+    #[error("{0:?} is no program: no folder of PATH has an executable file of that name")]
     NotFound(OsString),
+    #[error("{0:?} is no program: {1}")]
+    NoProgram(OsString, &'static str),
     #[error("{0}: cannot be read: {1}")]
     Unreadable(PathBuf, std::io::Error),
     #[error("{0} is statically linked, so nothing can be put in front of it; link it dynamically (libc; the CUDA runtime may be static)")]
@@ -109,11 +115,18 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
         torch(&mut command)?;
     }
     // The same settings as the library's, so a wrong one is said before anything runs.
-    let settings = |name: &str| match (name, &args.limit) {
-        ("GPUMEM_LIMIT", Some(limit)) => Some(OsString::from(limit)),
-        _ => env::var_os(name),
+    let given: Vec<(OsString, OsString)> =
+        command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+    let settings = |name: &str| match given.iter().find(|(n, _)| n == name) {
+        Some((_, value)) => Some(value.clone()),
+        None => env::var_os(name),
     };
-    gpumem::context::Config::from_lookup(&settings)?;
+    let config = Config::from_lookup(&settings)?;
+    PreloadSettings::from_lookup(&settings)?;
+    if let Some(why) = cuda::missing().filter(|_| config.log >= 1) {
+        let lost = if config.record.is_some() { ", and nothing is recorded" } else { "" };
+        report::say(format_args!("{}; the program runs, with nothing for gpumem to serve{lost}", why.message));
+    }
     let failed = command.exec();
     Err(RunError::Exec(program, failed).into())
 }
@@ -154,12 +167,19 @@ fn library(named: Option<&Path>) -> Result<PathBuf, RunError> {
 /// As the shell finds it.
 fn find(name: &OsStr) -> Result<PathBuf, RunError> {
     let is_program = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    let found = if name.as_bytes().contains(&b'/') {
-        Some(PathBuf::from(name)).filter(is_program)
-    } else {
-        let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-        env::split_paths(&path).map(|d| d.join(name)).find(is_program)
-    };
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        let why = match fs::metadata(&path) {
+            _ if is_program(&path) => return Ok(path),
+            Ok(about) if about.is_file() => "the file is not executable; chmod +x makes it so",
+            Ok(_) => "it is not a file",
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => "there is no such file",
+            Err(_) => "the file cannot be reached",
+        };
+        return Err(RunError::NoProgram(name.to_owned(), why));
+    }
+    let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let found = env::split_paths(&path).map(|d| d.join(name)).find(is_program);
     found.ok_or_else(|| RunError::NotFound(name.to_owned()))
 }
 

@@ -29,15 +29,18 @@ pub struct Place {
 
 /// The settings of the environment, with `backend` in place of `GPUMEM_BACKEND` where it is given.
 pub fn config(backend: Option<Backend>) -> Result<Config> {
-    let mut config = Config::from_env()?;
-    if let Some(backend) = backend {
-        config.backend = match backend {
-            Backend::Auto => config::Backend::Auto,
-            Backend::Cuda => config::Backend::Cuda,
-            Backend::Host => config::Backend::Host,
-        };
-    }
-    Ok(config)
+    Ok(with_backend(Config::from_env()?, backend))
+}
+
+/// The settings with `backend`, where it is given.
+pub fn with_backend(config: Config, backend: Option<Backend>) -> Config {
+    let backend = match backend {
+        None => config.backend,
+        Some(Backend::Auto) => config::Backend::Auto,
+        Some(Backend::Cuda) => config::Backend::Cuda,
+        Some(Backend::Host) => config::Backend::Host,
+    };
+    Config { backend, ..config }
 }
 
 /// Opens the process's context, as a program that links the library has it. Once in a process.

@@ -4,8 +4,8 @@
 use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
 use crate::real::{other, Real};
 use crate::served::{self, Served};
-use crate::settings::{self, Free};
-use crate::{captures, counters};
+use crate::{captures, counters, settings};
+use gpumem::context::preload::Free;
 use gpumem::driver::Driver;
 use gpumem::pool::AllocInfo;
 use std::ffi::c_uint;
@@ -16,7 +16,7 @@ const PITCH: usize = 512;
 
 /// The memory, or the code of an error; `None`: the driver does it.
 fn serve(real: &Real, bytes: usize) -> Option<Result<Ptr, Code>> {
-    if bytes == 0 || bytes as u64 >= settings::get().native {
+    if bytes == 0 || bytes as u64 >= settings::get().own.native {
         return None;
     }
     let ctx = real.current();
@@ -109,7 +109,8 @@ pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
     let here = real.current();
     let elsewhere = info.tag != 0 || here != served.primary() && here != 0;
     let guests = served.ledger.guests();
-    let marker = settings::get().free == Free::Marker && served.quarantine.works() && !elsewhere && guests.is_empty();
+    let marker =
+        settings::get().own.free == Free::Marker && served.quarantine.works() && !elsewhere && guests.is_empty();
     if marker || captures::any() {
         return served.quarantine.add(served, info.base, info.id, info.usable);
     }

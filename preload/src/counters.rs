@@ -51,7 +51,7 @@ extern "C" fn exits() {
 pub fn watch_exit() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        ON.store(settings::get().stats, Relaxed);
+        ON.store(settings::get().own.stats, Relaxed);
         // SAFETY: a function of this library, which stays loaded, and does not unwind.
         unsafe { libc::atexit(exits) };
     });
@@ -118,7 +118,7 @@ pub fn text(mapped: u64) -> String {
     let mapped = mapped.max(n(&ENDED_MAPPED));
     format!(
         "process {}: {} allocations and {} frees, {} requests left to the driver; peak live {}, peak mapped {} (the driver: {} \
-         or more); {:.3} ms spent; {} of {} look-ups are gpumem's",
+         or more); {:.3} ms spent; {} of {} functions looked up are gpumem's",
         std::process::id(),
         n(&MADE),
         n(&FREED),

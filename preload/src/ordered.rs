@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// the default one.
 #[inline(always)]
 fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Option<Result<Ptr, Code>> {
-    if bytes == 0 || bytes as u64 >= settings::get().native {
+    if bytes == 0 || bytes as u64 >= settings::get().own.native {
         return None;
     }
     let _time = counters::time();

@@ -19,13 +19,14 @@ extern "C" fn end() {
         if counters::is_on() {
             settings::say(&counters::text(served::all().map(Served::peak_mapped).sum()));
         } else if std::env::var("GPUMEM_RUN").is_ok_and(|pid| pid == std::process::id().to_string())
-            && settings::get().stats
+            && settings::get().own.stats
         {
             let (replaced, looked_up) = counters::look_ups();
-            settings::say(&format!(
-                "process {}: allocated nothing that gpumem could serve; {replaced} of {looked_up} look-ups are gpumem's",
-                std::process::id(),
-            ));
+            let why = match looked_up {
+                0 => "it looked up no function of CUDA's".to_string(),
+                n => format!("of {n} functions of CUDA's that it looked up, {replaced} are gpumem's"),
+            };
+            settings::say(&format!("process {}: allocated nothing that gpumem could serve; {why}", std::process::id()));
         }
     });
 }

@@ -22,7 +22,7 @@ pub struct Choice {
 pub fn open(config: &Config) -> Result<Arc<dyn Driver>> {
     let choice = choose(config)?;
     if choice.fallback && config.log >= 1 {
-        process::say(&choice.why);
+        process::say(format_args!("{}; GPUMEM_BACKEND=host asks for it without this line", choice.why));
     }
     Ok(choice.driver)
 }
@@ -64,19 +64,21 @@ fn choose_from(config: &Config, cuda: Opener<'_>, host: Opener<'_>) -> Result<Ch
         Backend::Host => host_device("the host device: GPUMEM_BACKEND=host asks for it".into(), false),
         Backend::Cuda => match cuda() {
             Ok(driver) => Ok(found(driver, "GPUMEM_BACKEND=cuda asks for it")),
-            Err(e) => Err(e.context("GPUMEM_BACKEND=cuda asks for a GPU")),
+            Err(e) => Err(or_host(e.context("GPUMEM_BACKEND=cuda asks for a GPU"))),
         },
         Backend::Auto => match cuda() {
             Ok(driver) => Ok(found(driver, "there is a driver and a device")),
             Err(e) if e.status == Status::NoDevice => {
                 host_device(format!("using the host device, which is ordinary memory and no GPU: {}", e.message), true)
             }
-            Err(e) => Err(Error {
-                message: format!("{}; GPUMEM_BACKEND=host works without the GPU", e.message),
-                status: e.status,
-            }),
+            Err(e) => Err(or_host(e)),
         },
     }
+}
+
+/// The error, with the way out that is always there.
+fn or_host(e: Error) -> Error {
+    Error { message: format!("{}; GPUMEM_BACKEND=host works without a GPU", e.message), ..e }
 }
 
 fn found(driver: Arc<dyn Driver>, why: &str) -> Choice {

@@ -16,6 +16,7 @@
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
 use super::config::{Config, Prealloc};
+use super::preload;
 use super::settings::{self, SETTINGS};
 use super::values::{vpmm_page_size, LARGEST_PAGE};
 use crate::base::size::{self, MIB};
@@ -25,12 +26,10 @@ use std::ffi::OsString;
 
 /// Variables with this prefix belong to gpumem's tests.
 const TEST_PREFIX: &str = "GPUMEM_TEST_";
+/// With at most so many letters wrong, missing or exchanged, a name is taken for the one that was meant.
+const LIKELY_SLIPS: usize = 2;
 /// Read by the bindings, which find this library by it.
 const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
-
-/// Variables that `libgpumem_preload.so` reads; the last has the number of the process that
-/// `gpumem run` became.
-pub const PRELOAD: [&str; 4] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RUN"];
 
 impl Config {
     /// The settings of this process's environment. With a log level of 1 or more, names that begin
@@ -40,8 +39,7 @@ impl Config {
         let config = Config::from_lookup(&|name| std::env::var_os(name))?;
         let unknown = unknown(std::env::vars_os().map(|(name, _)| name));
         if config.log >= 1 && !unknown.is_empty() {
-            let known = known().collect::<Vec<_>>().join(", ");
-            process::say(format_args!("ignored, not a setting: {} (settings are {known})", unknown.join(", ")));
+            process::say(format_args!("ignored: {}", unknown.join("; ")));
         }
         Ok(config)
     }
@@ -64,26 +62,40 @@ pub fn known() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|s| s.variable)
 }
 
-/// The names in an environment that look like settings of gpumem and are not.
+/// The names in an environment that look like settings of gpumem and are not: a sentence each, with
+/// what may be meant.
 pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let meant = || known().chain(preload::VARIABLES);
     let mut unknown: Vec<String> = names
         .map(|name| name.to_string_lossy().into_owned())
         .filter(|n| n.starts_with("GPUMEM_") && !n.starts_with(TEST_PREFIX) && n != OF_BINDINGS)
-        .filter(|n| !PRELOAD.contains(&n.as_str()) && !known().any(|k| k == n))
+        .filter(|n| !meant().any(|k| k == n))
         .collect();
     unknown.sort();
-    unknown
+    let sentence = |name: &String| {
+        let near = meant().map(|k| (strsim::osa_distance(k, name), k)).min().filter(|&(far, _)| far <= LIKELY_SLIPS);
+        match near {
+            Some((_, k)) => format!("{name} is no setting; {k} is"),
+            None => format!("{name} is no setting; docs/settings.md lists them"),
+        }
+    };
+    unknown.iter().map(sentence).collect()
 }
 
 // ---- reading ------------------------------------------------------------------------------------------------------
 
-struct Environment<'a> {
-    lookup: &'a dyn Fn(&str) -> Option<OsString>,
+pub(super) struct Environment<'a> {
+    pub(super) lookup: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
 impl Environment<'_> {
     /// The variable's value as `parse` understands it; `None` when it is not set.
-    fn read<T>(&self, name: &str, accepted: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+    pub(super) fn read<T>(
+        &self,
+        name: &str,
+        accepted: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>> {
         let Some(raw) = (self.lookup)(name) else { return Ok(None) };
         let Some(text) = raw.to_str() else {
             return Err(bad(name, &raw.to_string_lossy(), &format!("{accepted} (the value is not UTF-8)")));

@@ -210,8 +210,14 @@ fn a_vpmm_page_beyond_any_request_turns_the_pool_off() {
 
 #[test]
 fn misspelt_names_are_found() {
-    let names = ["PATH", "GPUMEM_LIMIT", "GPUMEM_LIMITS", "GPUMEM_TEST_X", "GPUMEM_", "VPMM_PAGES", "gpumem_log"];
-    assert_eq!(unknown(names.iter().map(OsString::from)), ["GPUMEM_", "GPUMEM_LIMITS"]);
+    let names = ["PATH", "GPUMEM_LIMIT", "GPUMEM_LIMTI", "GPUMEM_TEST_X", "GPUMEM_", "VPMM_PAGES", "gpumem_log"];
+    assert_eq!(
+        unknown(names.iter().map(OsString::from)),
+        ["GPUMEM_ is no setting; docs/settings.md lists them", "GPUMEM_LIMTI is no setting; GPUMEM_LIMIT is"]
+    );
+    let far = unknown(["GPUMEM_STATES", "GPUMEM_MAKE_IT_FASTER"].iter().map(OsString::from));
+    assert_eq!(far[0], "GPUMEM_MAKE_IT_FASTER is no setting; docs/settings.md lists them");
+    assert_eq!(far[1], "GPUMEM_STATES is no setting; GPUMEM_STATS is");
     assert_eq!(unknown(known().map(OsString::from)), [""; 0]);
     assert_eq!(unknown([OsString::from("GPUMEM_LIBRARY")].into_iter()), [""; 0], "the bindings' own");
 }

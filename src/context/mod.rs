@@ -20,6 +20,7 @@ mod host;
 mod models;
 mod native;
 mod pinned;
+pub mod preload;
 pub mod settings;
 mod snapshot;
 mod spaces;

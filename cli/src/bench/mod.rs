@@ -20,7 +20,7 @@ mod threads;
 mod traces;
 mod workbench;
 
-use crate::session::Place;
+use crate::session::{Backend, Place};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use measure::Clock;
@@ -198,7 +198,9 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
         if let Some(ops) = args.ops {
             child.args(["--ops", &ops.to_string()]);
         }
-        if let Some(backend) = args.place.backend.and_then(|b| b.to_possible_value()) {
+        // The first says that there is no GPU, and the others need not say it again.
+        let on_host = all.as_ref().is_some_and(|r| r.backend == "host").then_some(Backend::Host);
+        if let Some(backend) = args.place.backend.or(on_host).and_then(|b| b.to_possible_value()) {
             child.args(["--backend", backend.get_name()]);
         }
         child.arg(workload.name());

@@ -75,3 +75,35 @@ fn equal_devices_are_told_of_once() {
     assert_eq!(lines("devices 0 to 2: write and read 256 B"), 1, "{text}");
     assert!(!text.contains('`'), "Markdown is for documents:\n{text}");
 }
+
+/// What would be noticed only when the program is half done.
+#[test]
+fn settings_that_cannot_work_are_problems() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    for (variable, value, problem) in [
+        ("GPUMEM_LIMTI", "1G".to_string(), Some("GPUMEM_LIMIT is")),
+        ("GPUMEM_FREE", "later".into(), Some("sync or marker")),
+        ("GPUMEM_RECORD", there("missing/file"), Some("missing")),
+        ("GPUMEM_RECORD", there("file"), None),
+        ("GPUMEM_DISK", there("missing"), Some("GPUMEM_DISK")),
+        ("GPUMEM_DISK", there(""), None),
+    ] {
+        let out = run(gpumem().env(variable, &value).args(["doctor", "--backend", "host", "--json"]));
+        let r = json(&out);
+        let problems: Vec<&str> = r["problems"].as_array().unwrap().iter().filter_map(|p| p.as_str()).collect();
+        assert_eq!(out.status.code(), Some(i32::from(problem.is_some())), "{variable}={value}: {problems:?}");
+        assert_eq!(problems.len(), usize::from(problem.is_some()), "{variable}={value}: {problems:?}");
+        assert!(problem.is_none_or(|p| problems[0].contains(p)), "{variable}={value}: {problems:?}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(!left.contains(&"file".into()), "the program's recording is not doctor's: {left:?}");
+    // With snapshots at the end, its own too.
+    let snapshot = there("missing/s.json");
+    let out = run(gpumem().env("GPUMEM_SNAPSHOT_ON", "oom").env("GPUMEM_SNAPSHOT", snapshot).args([
+        "doctor",
+        "--backend",
+        "host",
+    ]));
+    assert!(out.status.code() == Some(1) && stdout(&out).contains("GPUMEM_SNAPSHOT is"), "{}", stdout(&out));
+}

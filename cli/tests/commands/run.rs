@@ -20,11 +20,16 @@ fn library(dir: &Path) -> Option<PathBuf> {
 }
 
 fn gpumem(library: &Path, args: &[&str]) -> Output {
+    command(library, args).output().unwrap()
+}
+
+fn command(library: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpumem"));
     for name in ["GPUMEM_LIMIT", "GPUMEM_FREE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD"] {
         command.env_remove(name);
     }
-    command.args(["run", "--library"]).arg(library).args(args).output().unwrap()
+    command.args(["run", "--library"]).arg(library).args(args);
+    command
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -88,8 +93,10 @@ fn what_cannot_work_is_refused_with_the_reason() {
         (file("alone", &alone, 0o755), "statically linked"),
         (file("setuid", &elf, 0o4755), "setuid"),
         (file("text", b"hello", 0o755), "neither an ELF program"),
-        (file("plain", &elf, 0o644), "no program"),
-        ("no-such-program-at-all".into(), "no program"),
+        (file("plain", &elf, 0o644), "not executable"),
+        ("./no-such-program-at-all".into(), "no such file"),
+        ("/".into(), "not a file"),
+        ("no-such-program-at-all".into(), "no folder of PATH"),
         (script, "32-bit"),
     ] {
         let out = gpumem(&library, &["--", &program]);
@@ -100,4 +107,33 @@ fn what_cannot_work_is_refused_with_the_reason() {
     assert!(text(&out.stderr).contains("--library"), "{}", text(&out.stderr));
     let out = gpumem(&library, &["--limit", "lots", "true"]);
     assert!(out.status.code() == Some(2) && text(&out.stderr).contains("GPUMEM_LIMIT"), "{}", text(&out.stderr));
+    // Those that only the library in front reads, too.
+    for (name, value) in
+        [("GPUMEM_FREE", "never"), ("GPUMEM_NATIVE", "x"), ("GPUMEM_STATS", "2"), ("GPUMEM_SLACK", "x")]
+    {
+        let out = command(&library, &["true"]).env(name, value).output().unwrap();
+        assert!(out.status.code() == Some(2) && text(&out.stderr).contains(name), "{name}: {}", text(&out.stderr));
+    }
+    // An option is in place of the variable.
+    let out = command(&library, &["--free", "sync", "true"]).env("GPUMEM_FREE", "never").output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+}
+
+/// A word where there is no driver, as nobody else says why nothing is recorded.
+#[test]
+fn without_a_driver_there_is_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(library) = library(dir.path()) else { return };
+    if Command::new("sh").args(["-c", "ldconfig -p | grep -q libcuda.so"]).status().is_ok_and(|s| s.success()) {
+        println!("skipped: this machine has a CUDA driver");
+        return;
+    }
+    let run = |args: &[&str], log| {
+        let out = command(&library, args).env("GPUMEM_LOG", log).env_remove("LD_LIBRARY_PATH").output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        text(&out.stderr).to_string()
+    };
+    assert!(run(&["true"], "1").contains("no CUDA driver"));
+    assert!(run(&["--record", "x.csv", "true"], "1").contains("nothing is recorded"));
+    assert_eq!(run(&["--record", "x.csv", "true"], "0"), "");
 }

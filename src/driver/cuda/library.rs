@@ -44,8 +44,7 @@ impl Library {
         Err(Error::new(
             Status::NoDevice,
             format!(
-                "no CUDA driver: none of {} is in the library search path; install the NVIDIA driver, or set \
-                 GPUMEM_BACKEND=host to work without a GPU",
+                "no CUDA driver: none of {} is in the library search path; install the NVIDIA driver",
                 names.join(", ")
             ),
         ))

@@ -15,6 +15,12 @@ pub(super) const OLDEST: c_int = 12_000;
 /// only a stub that exists for linking, which `cuInit` then reports.
 pub const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
+/// Why there is no driver in the library search path; `None` where there is one, which may still
+/// not work. Nothing is initialised.
+pub fn missing() -> Option<Error> {
+    Library::open(&LIBRARY_NAMES).err().filter(|e| e.status == Status::NoDevice)
+}
+
 /// A loaded and initialised driver with at least one device.
 pub(super) struct Loaded {
     pub api: Api,
@@ -109,8 +115,7 @@ fn no_device(path: &str, version: c_int) -> Error {
     Error::new(
         Status::NoDevice,
         format!(
-            "the driver in {path} ({}) sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or set \
-             GPUMEM_BACKEND=host to work without a GPU",
+            "the driver in {path} ({}) sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES",
             version_text(version)
         ),
     )
@@ -121,7 +126,7 @@ fn stub(path: &str) -> Error {
         Status::NoDevice,
         format!(
             "{path} is the CUDA toolkit's stub for linking, not a driver; install the NVIDIA driver and take the stubs \
-             folder out of LD_LIBRARY_PATH, or set GPUMEM_BACKEND=host"
+             folder out of LD_LIBRARY_PATH"
         ),
     )
 }

@@ -28,7 +28,7 @@ mod watch;
 
 pub use driver::CudaDriver;
 pub use library::{look_up_with, LookUp};
-pub use load::LIBRARY_NAMES;
+pub use load::{missing, LIBRARY_NAMES};
 
 use crate::base::Result;
 use std::sync::Arc;

@@ -91,7 +91,7 @@ impl Pool {
                 heap.publish(&st);
                 Ok(())
             }
-            None => Err(self.out_of_memory(size).context("GPUMEM_PREALLOC")),
+            None => Err(self.out_of_memory(size).context("GPUMEM_PREALLOC is more than can be had, so set less")),
         }
     }
 }

@@ -47,19 +47,27 @@ impl Pool {
         nvtx::mark(c"out of memory", requested);
         let mapped = self.counters.mapped.load(Relaxed);
         let live = self.live_now();
-        let (limit, raise) = match self.limit.load(Relaxed) {
-            u64::MAX => ("no limit is set".to_string(), ""),
-            l => (format!("the limit is {}", human(l)), "raise GPUMEM_LIMIT, "),
+        let limit = self.limit.load(Relaxed);
+        let limits = match limit {
+            u64::MAX => "no limit is set".to_string(),
+            l => format!("the limit is {}", human(l)),
         };
-        let device = match self.driver.mem_info(self.dev) {
-            Ok(m) => format!("{} of {} free", human(m.free), human(m.total)),
-            Err(e) => format!("memory not known ({})", e.message),
+        let (total, device) = match self.driver.mem_info(self.dev) {
+            Ok(m) => (m.total, format!("{} of {} free", human(m.free), human(m.total))),
+            Err(e) => (u64::MAX, format!("memory not known ({})", e.message)),
+        };
+        // Only what would help.
+        let advice = match limit {
+            _ if requested > total => "It is more than the whole device has: ask for less at a time",
+            l if requested > l => "Raise GPUMEM_LIMIT, or ask for less at a time",
+            u64::MAX => "Free memory, or ask for less at a time",
+            _ => "Free memory, raise GPUMEM_LIMIT, or ask for less at a time",
         };
         Error::new(
             Status::OutOfMemory,
             format!(
-                "{requested} bytes ({}) were requested on device {}; the pool has {} mapped, {} of it live; {limit}; the \
-                 device has {device}. Free memory, {raise}or use smaller pieces",
+                "{requested} bytes ({}) were requested on device {}; the pool has {} mapped, {} of it live; {limits}; the \
+                 device has {device}. {advice}",
                 human(requested),
                 self.dev,
                 human(mapped),

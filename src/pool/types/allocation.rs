@@ -87,7 +87,8 @@ pub(crate) fn checked_alignment(asked: u64) -> Result<u64> {
 
 /// The error for a request that no device could meet.
 pub(crate) fn too_large(bytes: u64) -> Error {
-    Error::new(Status::OutOfMemory, format!("{bytes} bytes were requested, more than any address space holds"))
+    let why = format!("{bytes} bytes were requested, more than any address space holds; ask for less at a time");
+    Error::new(Status::OutOfMemory, why)
 }
 
 /// A request in the pool's own terms: rounded bytes and alignment of a region.

@@ -2,9 +2,11 @@
 
 use gpumem::base::size::human;
 use indicatif::HumanCount;
+use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
+use std::fs;
 use std::path::Path;
 
 /// Okabe and Ito's blue and vermilion, which everybody can tell apart.
@@ -24,8 +26,27 @@ pub struct Sample {
 
 /// Live and mapped bytes over the operations; `most_mapped` was mapped at once.
 pub fn memory(to: &Path, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {
-    let area = SVGBackend::new(to, (WIDTH, 420)).into_drawing_area();
+    write(to, 420, |area| draw_memory(area, title, samples, most_mapped))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Draws and then writes, so that only writing can fail for what the file is.
+fn write(
+    to: &Path,
+    height: u32,
+    draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE)?;
+    draw(&area)?;
+    area.present()?;
+    drop(area);
+    Ok(fs::write(to, svg)?)
+}
+
+fn draw_memory(area: &Area<'_>, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {
     let end = samples.last().map_or(1, |s| s.operations.max(1));
     let most_live = samples.iter().map(|s| s.live).max().unwrap_or(0);
     let most = most_live.max(most_mapped).max(1);
@@ -33,7 +54,7 @@ pub fn memory(to: &Path, title: &str, samples: &[Sample], most_mapped: u64) -> R
     let power = most.ilog2() / 10;
     let unit = (1_u64 << (10 * power)) as f64;
     let name = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].get(power as usize).unwrap_or(&"");
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))
         .margin(14)
         .x_label_area_size(50)
@@ -62,7 +83,7 @@ pub fn memory(to: &Path, title: &str, samples: &[Sample], most_mapped: u64) -> R
         .background_style(WHITE)
         .border_style(BLACK.mix(0.3))
         .draw()?;
-    Ok(area.present()?)
+    Ok(())
 }
 
 /// Bars with one scale.
@@ -75,12 +96,16 @@ pub struct Bars {
 
 /// Groups of bars, one below the other.
 pub fn bars(to: &Path, title: &str, groups: &[Bars]) -> Result<(), Box<dyn Error>> {
-    const LINE: i32 = 20;
+    let lines: usize = groups.iter().map(|g| g.bars.len() + 2).sum();
+    write(to, (lines as u32 + 2) * LINE as u32, |area| draw_bars(area, title, groups))
+}
+
+/// The height of a line of bars.
+const LINE: i32 = 20;
+
+fn draw_bars(area: &Area<'_>, title: &str, groups: &[Bars]) -> Result<(), Box<dyn Error>> {
     const LEFT: i32 = 260;
     const LONGEST: f64 = WIDTH as f64 - LEFT as f64 - 130.0;
-    let lines: usize = groups.iter().map(|g| g.bars.len() + 2).sum();
-    let area = SVGBackend::new(to, (WIDTH, (lines as u32 + 2) * LINE as u32)).into_drawing_area();
-    area.fill(&WHITE)?;
     let text = |size: i32, anchor| ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(anchor, VPos::Center));
     area.draw(&Text::new(title.to_string(), (12, LINE), text(20, HPos::Left)))?;
     let mut y = 2 * LINE;
@@ -97,5 +122,5 @@ pub fn bars(to: &Path, title: &str, groups: &[Bars]) -> Result<(), Box<dyn Error
         }
         y += LINE;
     }
-    Ok(area.present()?)
+    Ok(())
 }

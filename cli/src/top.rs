@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Command line of `top`.
 #[derive(clap::Args)]
@@ -22,7 +22,8 @@ pub struct Args {
     /// Prints the counters once, as JSON, and ends.
     #[arg(long)]
     json: bool,
-    /// The process's number; left out: the only one that publishes counters.
+    /// The process's number; left out: the only one that publishes counters. It may take up to
+    /// three seconds to begin.
     #[arg(value_name = "PID")]
     pid: Option<u32>,
 }
@@ -31,6 +32,8 @@ pub struct Args {
 const PERIOD: Duration = Duration::from_millis(500);
 /// Without a write for so long, a page may be of a process that was killed: ten times its period.
 const STALE: Duration = Duration::from_secs(1);
+/// How long a process that publishes counters is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Points of the graph.
 const PAST: usize = 240;
 
@@ -38,7 +41,7 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
-    let pid = args.pid.map_or_else(only, Ok)?;
+    let pid = wait_for(args.pid)?;
     if args.json || !std::io::stdout().is_terminal() {
         report::line(read(pid)?.0)?;
         return Ok(true);
@@ -100,8 +103,26 @@ fn runs(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The only process that has a page.
-fn only() -> Result<u32, String> {
+/// The process to show, once it has a page: one that was just started has none yet.
+fn wait_for(pid: Option<u32>) -> Result<u32, String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let found = match pid {
+            Some(pid) => Some(pid).filter(|&pid| page::path(pid).exists() || !runs(pid)),
+            None => only()?,
+        };
+        match (found, pid) {
+            (Some(found), _) => return Ok(found),
+            (None, _) if Instant::now() < end => std::thread::sleep(PERIOD / 10),
+            // Reading the page says what is wrong with it.
+            (None, Some(pid)) => return Ok(pid),
+            (None, None) => return Err("no process publishes counters; start one with GPUMEM_STATS_PAGE=on".into()),
+        }
+    }
+}
+
+/// The only process that has a page, if any has.
+fn only() -> Result<Option<u32>, String> {
     let folder = page::path(0).parent().map(PathBuf::from).unwrap_or_default();
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let number = |name: &str| name.strip_prefix("gpumem.")?.strip_suffix(".stats")?.parse::<u32>().ok();
@@ -109,8 +130,8 @@ fn only() -> Result<u32, String> {
     all.retain(|&pid| runs(pid));
     all.sort_unstable();
     match all.as_slice() {
-        [pid] => Ok(*pid),
-        [] => Err("no process publishes counters; start one with GPUMEM_STATS_PAGE=on".into()),
+        [pid] => Ok(Some(*pid)),
+        [] => Ok(None),
         many => Err(format!("several processes publish counters: {many:?}; name one of them")),
     }
 }

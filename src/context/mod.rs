@@ -497,7 +497,7 @@ impl Context {
                 )),
             };
         }
-        self.owner(ptr, "info")?.info(ptr)
+        self.owner(ptr, "look-up")?.info(ptr)
     }
 
     /// Facts about the live allocation that contains `ptr`.
@@ -505,7 +505,7 @@ impl Context {
         if !self.config.pool {
             return self.native.info_containing(ptr);
         }
-        self.owner(ptr, "info")?.info_containing(ptr)
+        self.owner(ptr, "look-up")?.info_containing(ptr)
     }
 
     /// Gives free physical memory of every started pool back to the driver until no more than

@@ -193,7 +193,7 @@ impl Buffer {
     pub(super) fn check(&self, arenas: usize) -> Result<()> {
         if self.upper < self.lower {
             return Err(Error::invalid(format!(
-                "its last step {} is before its first step {}; ranges are half-open, [lower, upper)",
+                "upper, {}, is less than lower, {}: upper is the first step after the last one",
                 self.upper, self.lower
             )));
         }

@@ -163,6 +163,20 @@ def test_streams_of_others():
         _values.stream("0")
 
 
+def test_what_is_no_argument_is_named():
+    for call, kind, words in [
+        (lambda: gpumem.malloc(-1), ValueError, "size -1 is out of range: it may be 0 to"),
+        (lambda: gpumem.malloc(1.5), TypeError, "size 1.5 is no whole number"),
+        (lambda: gpumem.Buffer.of([1, 2, 3]), TypeError, "a list is no host memory"),
+        (lambda: gpumem.Buffer(8).copy_to([1]), TypeError, "a list is no host memory"),
+        (lambda: gpumem.plan([1, 2]), ValueError, "not 1"),
+        (lambda: gpumem.sleep("nosuch"), gpumem.Invalid, "the tag 'nosuch'"),
+        (lambda: gpumem.wake(12345), gpumem.Invalid, "the tag 12345"),
+    ]:
+        with pytest.raises(kind, match=words):
+            call()
+
+
 def test_tags():
     assert _values.tag("weights") == _values.tag("weights") != _values.tag("other") and _values.tag(7) == 7 and _values.tag(None) == 0
     b = gpumem.Buffer(100, tag="weights")

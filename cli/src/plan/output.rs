@@ -110,7 +110,12 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     // For whom files are that a program makes: the process's mask says.
     let anybody = Permissions::from_mode(0o666);
     // Short whatever the result is called, whose name may be as long as the file system takes.
-    Builder::new().prefix(".gpumem-").suffix(".tmp").permissions(anybody).tempfile_in(dir)
+    let made = Builder::new().prefix(".gpumem-").suffix(".tmp").permissions(anybody).tempfile_in(dir);
+    // Without the name of the new file, which says nothing to anybody.
+    made.map_err(|e| {
+        let system = e.get_ref().and_then(|inner| inner.source()?.downcast_ref::<io::Error>()?.raw_os_error());
+        system.map_or_else(|| io::Error::from(e.kind()), io::Error::from_raw_os_error)
+    })
 }
 
 /// The input's records with an offset each: in the input's column for them, or in one of their own

@@ -4,7 +4,7 @@ use super::input::Input;
 use super::peak::Peak;
 use crate::report::Table;
 use gpumem::base::size;
-use gpumem::plan::{Layout, LayoutStatus};
+use gpumem::plan::{Layout, LayoutStatus, Place};
 use indicatif::HumanCount;
 use serde::Serialize;
 use std::io;
@@ -16,6 +16,8 @@ pub struct Report {
     pub file: String,
     /// How many buffers it has.
     pub buffers: usize,
+    /// How many of them the file gives a place.
+    pub fixed: usize,
     /// No arena can be smaller.
     pub lower_bound: u64,
     /// The arena's size, of all together if there are several; null without a layout.
@@ -71,6 +73,7 @@ impl Report {
         let mut report = Report {
             file: input.file.clone(),
             buffers: input.problem.buffers().len(),
+            fixed: input.problem.buffers().iter().filter(|b| matches!(b.place, Place::Fixed(_))).count(),
             lower_bound: layout.lower_bound,
             arena_size: fits.then_some(layout.size),
             gap: fits.then(|| layout.gap()),
@@ -125,7 +128,14 @@ impl Report {
     pub fn print(&self, taken: bool) -> io::Result<()> {
         let mut t = Table::default();
         t.row("file", &self.file);
-        t.row("buffers", HumanCount(self.buffers as u64).to_string());
+        let fixed = match self.fixed {
+            0 => String::new(),
+            n if n == self.buffers => {
+                "; the file's column offset gives each its place, so there was nothing to plan".into()
+            }
+            n => format!("; the file's column offset gives {} of them their places", HumanCount(n as u64)),
+        };
+        t.row("buffers", format!("{}{fixed}", HumanCount(self.buffers as u64)));
         match (self.arena_size, self.best_size) {
             (Some(size), _) => t.row("arena size", bytes(size)),
             (None, Some(best)) => t.row("best size", format!("{}, too large", bytes(best))),

@@ -408,3 +408,24 @@ fn an_interrupt_takes_the_best_so_far() {
     assert_eq!(r["interrupted"], true);
     assert_eq!(checked(&placed(&text(&dir, "out.csv"))), r["arena_size"].as_u64().unwrap());
 }
+
+/// A layout as it is written, given again: everything has its place already, and that is said.
+#[test]
+fn a_file_that_gives_every_place_has_nothing_to_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("layout.csv");
+    for (text, said) in [
+        ("id,lower,upper,size,offset\na,0,2,64,0\nb,1,3,64,64\n", Some("nothing to plan")),
+        ("id,lower,upper,size,offset\na,0,2,64,0\nb,1,3,64,\n", Some("gives 1 of them")),
+        ("id,lower,upper,size\na,0,2,64\nb,1,3,64\n", None),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let out = run(gpumem().arg("plan").arg(&file));
+        let line = stdout(&out).lines().find(|l| l.starts_with("buffers")).unwrap().to_string();
+        assert_eq!(line.contains("offset"), said.is_some(), "{line}");
+        assert!(said.is_none_or(|said| line.contains(said)), "{line}");
+    }
+    let out = run(gpumem().arg("plan").arg(&file).args(["--out", "/no-such-folder/x.csv"]));
+    let text = stderr(&out);
+    assert!(text.contains("/no-such-folder/x.csv") && !text.contains(".gpumem-"), "{text}");
+}

@@ -66,3 +66,19 @@ fn a_signal_leaves_the_terminal_as_it_was() {
         assert!(!shown.join().unwrap().is_empty());
     }
 }
+
+/// `./program & gpumem top`: the program takes its time to begin.
+#[test]
+fn a_process_that_has_just_begun_is_waited_for() {
+    // Another process, as this one's page may be there.
+    let mut sleeper = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+    let pid = sleeper.id();
+    let top = gpumem().args(["top", "--json", &pid.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let page = Page::publish(page::path(pid), || "{\"unix_ms\":7}".to_string()).unwrap();
+    let out = top.wait_with_output().unwrap();
+    drop(page);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains("\"unix_ms\":7"), "{out:?}");
+}

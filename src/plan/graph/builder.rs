@@ -85,9 +85,10 @@ impl Graph {
         if id >= MAX_BUFFERS {
             return Err(Error::invalid(format!("a graph holds at most {MAX_BUFFERS} values")));
         }
+        let what = if stated { "buffer" } else { "value" };
         buffer.check(self.problem.arenas().len()).map_err(|e| match &buffer.name {
-            Some(name) => e.context(format_args!("value {id} ({name})")),
-            None => e.context(format_args!("value {id}")),
+            Some(name) => e.context(format_args!("{what} {id} ({name})")),
+            None => e.context(format_args!("{what} {id}")),
         })?;
         self.views.push();
         self.values.push(Item { buffer, stated, aligned_by_graph });

@@ -110,7 +110,7 @@ impl Pool {
 
     /// Facts about the allocation that starts at `ptr`.
     pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
-        match self.find(ptr, "info")? {
+        match self.find(ptr, "look-up")? {
             Found::Pooled { heap, st, place } => Ok(st.info(place, self.dev, self.order.stream(heap.lane))),
             Found::Dedicated => self.dedicated_info(ptr),
         }

@@ -108,9 +108,17 @@ def memset(dst: Address, value: int, nbytes: Size, stream: StreamLike = None) ->
     ok(C.gpumem_memset_async(_values.address(dst), _values.byte(value), _values.size(nbytes), _values.stream(stream)))
 
 
+def _memory(data):
+    try:
+        return memoryview(data)
+    except TypeError:
+        raise TypeError(f"a {type(data).__name__} is no host memory; pass bytes, a bytearray, an array.array, or an array of "
+                        "NumPy's") from None
+
+
 def _readable(data):
     """The address and bytes of host memory that is read, and what keeps it alive."""
-    view = memoryview(data)
+    view = _memory(data)
     if view.nbytes == 0:
         return None, 0, view
     if not view.c_contiguous:
@@ -124,7 +132,7 @@ def _readable(data):
 
 
 def _writable(data):
-    view = memoryview(data)
+    view = _memory(data)
     if view.readonly or not view.c_contiguous:
         raise ValueError("the host memory to copy to is read-only or not contiguous")
     if view.nbytes == 0:
@@ -196,8 +204,7 @@ class Buffer:
         Waits until it is made."""
         shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
         if shape is None or dtype is None:
-            view = memoryview(data)
-            shape, dtype = (view.nbytes,), None
+            shape, dtype = (_memory(data).nbytes,), None
         made = cls(shape=shape, dtype=dtype, stream=stream, **options)
         made.copy_from(data)
         return made

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 from . import _declarations as d
 from . import _values
-from ._errors import ok
+from ._errors import Invalid, ok
 from ._library import C, initialised
 from ._reserve import TIER_NAMES, TIERS
 from ._reserve import space as as_space
@@ -71,6 +71,14 @@ def _move(call, what, to, stream, progress):
     return MoveReport(out.moved, out.moved_bytes, out.already)
 
 
+def _move_tag(call, tag, to, stream, progress):
+    number = _values.tag(tag)
+    try:
+        return _move(call, number, to, stream, progress)
+    except Invalid as why:  # The library knows the number only.
+        raise Invalid(str(why).replace(f"the tag {number}", f"the tag {tag!r}")) from None
+
+
 def evict(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves an evictable allocation out of its device, and returns when its device memory is free.
 
@@ -90,13 +98,13 @@ def restore(buffer: Address, to: Where | None = None, *, stream: StreamLike = No
 def sleep(tag: Tag, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves all evictable allocations with a tag (a number or a text) out of their devices: as
     `evict` does each."""
-    return _move(C.gpumem_evict_tag, _values.tag(tag), to, stream, progress)
+    return _move_tag(C.gpumem_evict_tag, tag, to, stream, progress)
 
 
 def wake(tag: Tag, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves all evictable allocations with a tag back to where they were: as `restore` does
     each."""
-    return _move(C.gpumem_restore_tag, _values.tag(tag), None, stream, progress)
+    return _move_tag(C.gpumem_restore_tag, tag, None, stream, progress)
 
 
 def hold(buffer: Address) -> None:

@@ -330,7 +330,7 @@ def plan(buffers: Any, *, capacity: Size = 0, alignment: int = 0, unit: int = 0,
             made.buffers([b[0] for b in buffers], [b[1] for b in buffers], [b[2] for b in buffers])
         else:
             for b in buffers:
-                if not isinstance(b, dict) and len(b) != 3:
+                if not isinstance(b, dict) and not (hasattr(b, "__len__") and len(b) == 3):
                     raise ValueError(f"a buffer is (bytes, lower, upper) or a dictionary, not {b!r}")
                 options = dict(b) if isinstance(b, dict) else dict(zip(("nbytes", "lower", "upper"), b))
                 for other in ("bytes", "size"):

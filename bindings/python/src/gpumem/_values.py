@@ -30,9 +30,12 @@ def no_copy(self):
 def number(value, what, least=0, end=1 << 64):
     """A whole number from `least` to before `end`: ctypes would cut what is out of range, and go on
     with another."""
-    value = operator.index(value)
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} {value!r} is no whole number") from None
     if not least <= value < end:
-        raise ValueError(f"{what} {value} is out of range")
+        raise ValueError(f"{what} {value} is out of range: it may be {least} to {end - 1}")
     return value
 
 

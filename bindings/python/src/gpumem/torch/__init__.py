@@ -181,14 +181,14 @@ def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = Non
     torch.cuda.synchronize()
     # After a failure too nothing is allocated under the tag before a wake: some of it may be gone.
     _said(native.gpumem_torch_asleep(number, 1))
-    return _evict.sleep(number, to, progress=progress)
+    return _evict.sleep(name, to, progress=progress)
 
 
 def wake(name: Tag, *, progress: Progress | None = None) -> _evict.MoveReport:
     """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured
     graphs that use them go on."""
     native, number = _needs_native("gpumem.torch.wake()"), _values.tag(name)
-    report = _evict.wake(number, progress=progress)
+    report = _evict.wake(name, progress=progress)
     _said(native.gpumem_torch_asleep(number, 0))
     return report
 

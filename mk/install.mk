@@ -1,6 +1,6 @@
 # make install PREFIX=/usr/local [DESTDIR=/staging] [LIBDIR=...] [INCLUDEDIR=...] [BINDIR=...] [DATADIR=...]: the library,
 # the one that gpumem run puts in front of programs, headers, the command with its manual, a pkg-config file, a CMake
-# package, the specifications that the headers refer to, licences, and suppressions for valgrind and ThreadSanitizer. make uninstall takes the same variables.
+# package, the documents and examples, licences, and suppressions for valgrind and ThreadSanitizer. make uninstall takes the same variables.
 #
 # The installed library is linked here, from a static one: its symbols carry the version GPUMEM_0, and rustc's own link
 # of a shared library cannot be given one (it passes a version script that no second one can be combined with).
@@ -38,6 +38,13 @@ define program
 endef
 comma := ,
 
+# The documents, what they show, and the examples that they name.
+PACKAGE_DOCUMENTS := README.md CHANGELOG.md $(wildcard docs/*.md docs/spec/*.md docs/adr/*.md)
+PACKAGE_BESIDE := LICENSE-MIT LICENSE-APACHE $(wildcard docs/*.svg docs/images/* examples/*/*.*)
+DOCDIR = $(DATADIR)/doc/gpumem
+# Links to what is in the sources only become words.
+ONLY_IN_SOURCES := CONTRIBUTING\.md|bindings/[^)]*|bench/[^)]*|src/[^)]*
+
 .PHONY: package install uninstall
 
 package:
@@ -68,15 +75,20 @@ install: package
 	ln -sf libgpumem.so.$(GPUMEM_VERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so.$(GPUMEM_SOVERSION)'
 	ln -sf libgpumem.so.$(GPUMEM_SOVERSION) '$(DESTDIR)$(LIBDIR)/libgpumem.so'
 	$(INSTALL) -d '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(DATADIR)/man/man1'
-	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem/docs/spec'
+	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DOCDIR)/include'
 	$(INSTALL) -m 644 include/gpumem.h include/gpumem.hpp '$(DESTDIR)$(INCLUDEDIR)'
 	$(INSTALL) -m 644 $(wildcard include/gpumem/*) '$(DESTDIR)$(INCLUDEDIR)/gpumem'
 	$(call program,$(PACKAGE_COMMAND),$(BINDIR)/gpumem)
 	$(INSTALL) -m 644 $(PACKAGE_DIR)/man/*.1 '$(DESTDIR)$(DATADIR)/man/man1'
 	$(INSTALL) -m 644 mk/valgrind.supp mk/tsan.supp '$(DESTDIR)$(DATADIR)/gpumem'
-	$(INSTALL) -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE '$(DESTDIR)$(DATADIR)/doc/gpumem'
-	$(INSTALL) -m 644 docs/*.md '$(DESTDIR)$(DATADIR)/doc/gpumem/docs'
-	$(INSTALL) -m 644 docs/spec/*.md '$(DESTDIR)$(DATADIR)/doc/gpumem/docs/spec'
+	for f in $(PACKAGE_DOCUMENTS); do \
+	  sed -E 's#\[([^]]*)\]\((\.\./)*($(ONLY_IN_SOURCES))\)#\1 (in the sources)#g' $$f > $(PACKAGE_DIR)/document && \
+	  $(INSTALL) -D -m 644 $(PACKAGE_DIR)/document '$(DESTDIR)$(DOCDIR)/'$$f || exit 1; \
+	done
+	for f in $(PACKAGE_BESIDE); do $(INSTALL) -D -m 644 $$f '$(DESTDIR)$(DOCDIR)/'$$f || exit 1; done
+	for f in gpumem gpumem.h gpumem.hpp; do \
+	  ln -sfn "$$(realpath -m --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)')/$$f" '$(DESTDIR)$(DOCDIR)/include/'$$f || exit 1; \
+	done
 	$(call fill,mk/gpumem.pc.in,$(LIBDIR)/pkgconfig/gpumem.pc)
 	$(call fill,cmake/gpumem-config.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config.cmake)
 	$(call fill,cmake/gpumem-config-version.cmake.in,$(LIBDIR)/cmake/gpumem/gpumem-config-version.cmake)
@@ -84,6 +96,6 @@ install: package
 uninstall:
 	rm -f '$(DESTDIR)$(LIBDIR)'/libgpumem.so* '$(DESTDIR)$(LIBDIR)'/libgpumem_preload.so '$(DESTDIR)$(INCLUDEDIR)'/gpumem.h '$(DESTDIR)$(INCLUDEDIR)'/gpumem.hpp
 	rm -f '$(DESTDIR)$(BINDIR)/gpumem' '$(DESTDIR)$(DATADIR)'/man/man1/gpumem.1 '$(DESTDIR)$(DATADIR)'/man/man1/gpumem-*.1
-	rm -rf '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DATADIR)/doc/gpumem'
+	rm -rf '$(DESTDIR)$(INCLUDEDIR)/gpumem' '$(DESTDIR)$(DATADIR)/gpumem' '$(DESTDIR)$(DOCDIR)'
 	rm -f '$(DESTDIR)$(LIBDIR)/pkgconfig/gpumem.pc'
 	rm -rf '$(DESTDIR)$(LIBDIR)/cmake/gpumem'

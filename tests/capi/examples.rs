@@ -191,9 +191,14 @@ impl Snippet<'_> {
 
 /// The README, and every page under `docs/`.
 fn pages() -> Vec<std::path::PathBuf> {
-    let mut pages = vec![cc::root().join("README.md")];
+    pages_in(cc::root())
+}
+
+/// The same, of a copy of them.
+pub fn pages_in(root: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut pages = vec![root.join("README.md")];
     for folder in ["docs", "docs/spec", "docs/adr"] {
-        let files = std::fs::read_dir(cc::root().join(folder)).unwrap().map(|e| e.unwrap().path());
+        let files = std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().path());
         pages.extend(files.filter(|f| f.extension().is_some_and(|e| e == "md")));
     }
     pages
@@ -226,9 +231,15 @@ fn the_snippets_of_the_documents_compile() {
 /// What the README and the pages link to in this repository is there.
 #[test]
 fn the_links_of_the_documents_lead_somewhere() {
+    let wrong = broken_links(&pages());
+    assert!(wrong.is_empty(), "links that lead nowhere: {wrong:#?}");
+}
+
+/// Of each page, the links to files beside it that are not there.
+pub fn broken_links(pages: &[std::path::PathBuf]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for page in pages() {
-        let text = std::fs::read_to_string(&page).unwrap();
+    for page in pages {
+        let text = std::fs::read_to_string(page).unwrap();
         // Code has brackets of its own.
         let prose: String =
             text.split("```").step_by(2).flat_map(str::lines).filter(|l| !l.starts_with("<!--")).collect();
@@ -240,7 +251,7 @@ fn the_links_of_the_documents_lead_somewhere() {
             }
         }
     }
-    assert!(wrong.is_empty(), "links that lead nowhere: {wrong:#?}");
+    wrong
 }
 
 /// A snippet that is wrong does not compile.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
+use crate::examples::{broken_links, pages_in};
 
 use object::read::elf::{FileHeader, Sym};
 use object::Endianness;
@@ -165,6 +166,8 @@ fn the_command_its_manual_and_the_documents_are_installed() {
     for file in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "CHANGELOG.md", "docs/settings.md", "docs/guide.md"] {
         assert!(doc.join(file).metadata().unwrap().len() > 0, "{file}");
     }
+    let wrong = broken_links(&pages_in(&doc));
+    assert!(wrong.is_empty(), "links that lead nowhere: {wrong:#?}");
     // A specification that a header names is there.
     let headers = std::fs::read_dir(prefix.join("include/gpumem")).unwrap().map(|e| e.unwrap().path());
     let mut named = 0;

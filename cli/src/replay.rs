@@ -34,7 +34,7 @@ pub struct Args {
     /// Also plots live and mapped bytes over the operations, to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The log: FILE.csv or FILE.csv.gz.
+    /// The log, FILE.csv or FILE.csv.gz, or a recording.
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

@@ -16,7 +16,6 @@
 //! - `VPMM_PAGES` times the page size (2 MiB where none is set) as `GPUMEM_PREALLOC`.
 
 use super::config::{Config, Prealloc};
-use super::preload;
 use super::settings::{self, SETTINGS};
 use super::values::{vpmm_page_size, LARGEST_PAGE};
 use crate::base::size::{self, MIB};
@@ -30,6 +29,10 @@ const TEST_PREFIX: &str = "GPUMEM_TEST_";
 const LIKELY_SLIPS: usize = 2;
 /// Read by the bindings, which find this library by it.
 const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
+
+/// Variables that only `libgpumem_preload.so` reads; the last has the number of the process that
+/// `gpumem run` became.
+const PRELOAD: [&str; 4] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RUN"];
 
 impl Config {
     /// The settings of this process's environment. With a log level of 1 or more, names that begin
@@ -65,7 +68,7 @@ pub fn known() -> impl Iterator<Item = &'static str> {
 /// The names in an environment that look like settings of gpumem and are not: a sentence each, with
 /// what may be meant.
 pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
-    let meant = || known().chain(preload::VARIABLES);
+    let meant = || known().chain(PRELOAD);
     let mut unknown: Vec<String> = names
         .map(|name| name.to_string_lossy().into_owned())
         .filter(|n| n.starts_with("GPUMEM_") && !n.starts_with(TEST_PREFIX) && n != OF_BINDINGS)

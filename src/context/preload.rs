@@ -8,9 +8,6 @@ use super::values::{any_size, word, SWITCHES};
 use crate::base::Result;
 use std::ffi::OsString;
 
-/// Their variables; the last has the number of the process that `gpumem run` became.
-pub const VARIABLES: [&str; 4] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RUN"];
-
 /// How `cuMemFree` makes sure that the memory is no longer in use when it is handed out again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Free {

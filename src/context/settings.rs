@@ -160,10 +160,10 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         ("GPUMEM_SLACK", None),
         &["slack"],
-        ("`auto`, `tight`, `N%`", "auto, tight, or a share from 1% to 100%", ""),
-        "how much more than the peak of live memory the pool may map, to move memory less often; `auto`: what the workload has \
-         earned by moving memory, up to 23%, and nothing where it repeats; `tight`: next to nothing \
-         ([how](adr/renting-or-buying.md))",
+        ("`auto`, `tight`, `N%` (1 to 100)", "auto, tight, or a share from 1% to 100%", ""),
+        "how much more than the peak of live memory the pool may map, so that it moves memory less often; `auto`: more the \
+         more a workload has moved, up to 23%, and nothing more where it repeats; `tight`: next to nothing; `N%`: so much from \
+         the start ([how](adr/renting-or-buying.md))",
         by!(slack, values::slack, values::slack_text),
     ),
     setting(
@@ -240,7 +240,7 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         ("GPUMEM_VA_SIZE", Some("VPMM_VA_SIZE")),
         &["va_size"],
-        ("size up to `64T`", "a size, a multiple of 2 MiB from 2M to 64T", ""),
+        ("a multiple of 2 MiB up to `64T`", "a size, a multiple of 2 MiB from 2M to 64T", ""),
         "how many addresses are reserved at a time; they cost nothing",
         by!(va_size, values::va_size, exactly),
     ),
@@ -256,12 +256,12 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_PINNED_BLOCKS", None),
         &["pinned_block_bytes", "pinned_blocks", "pinned_chunks"],
         (
-            "size of a block, blocks made at a time, how many times at first",
+            "three values, such as `1M,128,4`: bytes of a block, blocks in a chunk, chunks at first",
             "the size of a block (a power of two from 4K to 1G), how many are made at a time and how often at first (up to \
              1048576 each), such as 1M,128,4",
             "",
         ),
-        "how pinned host memory is made",
+        "pinned host memory is handed out in blocks and made in chunks: of which size, and how many before it is needed",
         by!(pinned_blocks, values::pinned_blocks, values::pinned_blocks_text),
     ),
     setting(
@@ -380,7 +380,7 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         ("GPUMEM_HOST_BYTES", None),
         &["host_bytes"],
-        ("size", "a size, a multiple of 2 MiB and not 0, such as 16G", ""),
+        ("a multiple of 2 MiB up to `1024T`", "a size, a multiple of 2 MiB from 2M to 1024T, such as 16G", ""),
         "the memory of each host device; only what is touched costs anything",
         by!(host_bytes, values::host_size, exactly),
     ),

@@ -15,6 +15,8 @@ use std::time::Duration;
 const UNIT: u64 = 2 * MIB;
 /// The most addresses reserved at a time.
 const LARGEST_VA: u64 = 64 * TIB;
+/// The largest host device.
+const LARGEST_HOST: u64 = 1024 * TIB;
 /// The largest extent, hence the largest page size.
 pub(super) const LARGEST_PAGE: u64 = GIB;
 
@@ -66,7 +68,7 @@ pub(super) fn va_size(text: &str) -> Option<u64> {
 }
 
 pub(super) fn host_size(text: &str) -> Option<u64> {
-    any_size(text).filter(|bytes| *bytes > 0 && bytes % UNIT == 0)
+    any_size(text).filter(|bytes| (UNIT..=LARGEST_HOST).contains(bytes) && bytes % UNIT == 0)
 }
 
 pub(super) fn page_size(text: &str) -> Option<u64> {

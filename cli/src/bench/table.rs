@@ -14,7 +14,7 @@ pub fn print(r: &Report) -> io::Result<()> {
     writeln!(out, "gpumem {}, device {}: {}, {} ({})", r.version, r.device, r.device_name, human(r), r.backend)?;
     writeln!(
         out,
-        "A look at the clock costs {:.0} ns; single calls (p50, p99, max) are given less that, means are those of loops.",
+        "Reading the clock takes {:.0} ns. That is taken off the times of single calls (p50, p99, max); means are over whole loops.",
         r.clock_ns
     )?;
     let mut rest = r.measurements.as_slice();

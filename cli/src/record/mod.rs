@@ -43,7 +43,7 @@ enum Format {
     RmmCsv,
     /// Chrome's trace events, for ui.perfetto.dev.
     Perfetto,
-    /// The pickle of torch.cuda.memory._snapshot, for pytorch.org/memory_viz.
+    /// The pickle that torch.cuda.memory._dump_snapshot writes, for pytorch.org/memory_viz.
     TorchSnapshot,
 }
 

@@ -37,3 +37,14 @@ int cudaIpcGetEventHandle(ipc_handle *h, void *e) { (void)e; memset(h, 0, sizeof
 int cudaIpcOpenEventHandle(void **e, ipc_handle h) { (void)h; return cudaEventCreateWithFlags(e, 0); }
 /* Of the driver. */
 int cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) { (void)d; *flags = 0; *active = 1; return 0; }
+/* Of cuBLAS, as much as PyTorch calls before the first product. */
+static void *workspace;
+void *stub_cublas_workspace(void) { return workspace; }
+int cublasCreate_v2(void **h) { *h = &workspace; return 0; }
+int cublasDestroy_v2(void *h) { (void)h; return 0; }
+int cublasSetStream_v2(void *h, void *s) { (void)h; (void)s; return 0; }
+int cublasSetWorkspace_v2(void *h, void *p, size_t n) { (void)h; (void)n; workspace = p; return 0; }
+int cublasSetMathMode(void *h, int mode) { (void)h; (void)mode; return 0; }
+int cublasGetMathMode(void *h, int *mode) { (void)h; *mode = 0; return 0; }
+int cublasSetPointerMode_v2(void *h, int mode) { (void)h; (void)mode; return 0; }
+int cuCtxGetCurrent(void **c) { *c = &workspace; return 0; }

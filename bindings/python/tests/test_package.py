@@ -399,6 +399,10 @@ def test_dlpack_waits_for_the_consumers_stream():
         after = gpumem.driver_calls()
         assert after["stream_wait"] == calls["stream_wait"] + 1
         b.__dlpack__(stream=-1)
+        assert gpumem.driver_calls()["stream_wait"] == after["stream_wait"]
+        # The array API's: no stream stands for the legacy default one.
+        b.__dlpack__()
+        assert gpumem.driver_calls()["stream_wait"] == after["stream_wait"] + 1
         b.free()
 
 
@@ -632,6 +636,16 @@ def test_stats_print_well():
     gpumem.reset_peak()
     assert C.gpumem_version() > 0
     del b
+
+
+def test_a_buffer_that_is_gone_keeps_nothing():
+    with gpumem.arena("step") as arena:
+        gone = gpumem.Buffer(4096)
+        gone.free()
+        other = gpumem.Buffer(4096)
+        assert other.ptr == gone.ptr
+        report = arena.exit([gone, [gone]])
+    assert (report.freed, report.kept) == (1, 0) and not other.live
 
 
 def test_the_keep_list_may_fail():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-from typing import Iterator
+from typing import Callable, Iterator
 
 from . import _declarations as d
 from . import _values
@@ -59,6 +59,16 @@ def as_dataclass(kind, structure):
     return kind(**{n: v.decode(errors="replace") if isinstance(v, bytes) else v for n, v in values.items()})
 
 
+# Called before and after the end of an arena: for allocators whose books know of arenas.
+ends: list[Callable[[], None]] = []
+ended: list[Callable[[], None]] = []
+
+
+def _tell(listeners):
+    for listener in listeners:
+        listener()
+
+
 def _addresses(keep):
     """The addresses in a keep list; buffers inside of lists, tuples and dictionaries count."""
     if keep is None:
@@ -66,9 +76,15 @@ def _addresses(keep):
     if isinstance(keep, dict):
         keep = keep.values()
     elif not isinstance(keep, (list, tuple, set, frozenset)):
-        return [_values.place(keep)]
+        return [_kept(keep)]
     return [a for one in keep for a in (_addresses(one) if isinstance(one, (dict, list, tuple, set, frozenset)) else
-                                        [_values.place(one)])]
+                                        [_kept(one)])]
+
+
+def _kept(value):
+    """The address, but of a buffer that is gone: something else may be there by now. NULL is in no
+    arena."""
+    return 0 if getattr(value, "live", True) is False else _values.place(value)
 
 
 class Arena:
@@ -112,6 +128,7 @@ class Arena:
         entries = _addresses(keep)
         array = (ctypes.c_void_p * len(entries))(*entries) if entries else None
         out = initialised(d.gpumem_arena_report)
+        _tell(ends)
         ok(C.gpumem_arena_exit(self.handle, array, len(entries), ctypes.byref(out)))
         return self._ended(out)
 
@@ -119,12 +136,14 @@ class Arena:
         """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all
         of them."""
         out = initialised(d.gpumem_arena_report)
+        _tell(ends)
         ok(C.gpumem_arena_abort(self.handle, ctypes.byref(out)))
         return self._ended(out)
 
     def _ended(self, report):
         # The handle stays: what names a stale one is refused, with the reason.
         self.report = as_dataclass(ArenaReport, report)
+        _tell(ended)
         return self.report
 
     @property
@@ -161,9 +180,8 @@ class Arena:
         except BaseException:
             # The block's arena ends with the block, in any case that allows it.
             if self.open:
-                out = initialised(d.gpumem_arena_report)
-                C.gpumem_arena_abort(self.handle, ctypes.byref(out))
-                self._ended(out)
+                with contextlib.suppress(Exception):
+                    self.abort()
             raise
 
     __reduce__ = _values.no_copy

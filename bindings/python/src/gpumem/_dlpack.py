@@ -142,9 +142,10 @@ def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version
         raise BufferError("a copy was asked for; gpumem exports views only")
     if dl_device is not None and tuple(dl_device) != tuple(own_device):
         raise BufferError(f"the memory is on device {tuple(own_device)}, not on {tuple(dl_device)}")
-    if stream is not None and stream != -1:
-        # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here.
-        consumer, own = {0: 1}.get(stream, stream), own_stream or 1
+    if stream != -1:
+        # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here. None stands for the legacy default
+        # stream, by the array API's standard.
+        consumer, own = {None: 1, 0: 1}.get(stream, stream), own_stream or 1
         if consumer != own:
             status = C.gpumem_stream_wait(consumer, own)
             if status:

@@ -28,6 +28,13 @@ def malloc(n):
 free = C._cuda_cudaCachingAllocator_raw_delete
 
 
+def live(address):
+    try:
+        return bool(gpumem.pointer_info(address))
+    except gpumem.Error:
+        return False
+
+
 def empty(n):
     return torch.empty(n, dtype=torch.uint8, device="cuda")
 
@@ -227,6 +234,33 @@ def arenas():
     except KeyError:
         pass
     check("after an exception too", torch.cuda.memory_allocated() == before and gpumem.stats().allocations == allocations)
+    with gpumem.arena("not PyTorch's"):
+        leaked.append(empty(7 * MIB))
+    other = empty(7 * MIB)
+    check("an arena that another opened takes it too", other.data_ptr() == leaked[-1].data_ptr() and torch.cuda.memory_allocated() ==
+          before + 7 * MIB)
+    leaked.clear()
+    check("and a late end frees nothing of others", live(other.data_ptr()))
+    del other
+
+
+def arenas_and_what_outlives_them():
+    with gpumem.torch.arena():
+        raw = torch.cuda.caching_allocator_alloc(5 * MIB)
+        torch.cuda.current_blas_handle()
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            pooled = empty(3 * MIB)
+        with gpumem.torch.shared():
+            shared = empty(3 * MIB)
+    stub.stub_cublas_workspace.restype = ctypes.c_void_p
+    for what, at in [("memory without a tensor", raw), ("what cuBLAS works with", stub.stub_cublas_workspace()),
+                     ("a pool", pooled.data_ptr()), ("memory for other processes", shared.data_ptr())]:
+        check(f"an arena does not take {what}", live(at))
+    torch.cuda.caching_allocator_delete(raw)
+    check("memory without a tensor is freed by its owner", not live(raw))
+    del pooled, shared, pool
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def out_of_memory():
@@ -265,4 +299,4 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, out_of_memory, sharing, sound)
+run(statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, arenas_and_what_outlives_them, out_of_memory, sharing, sound)

@@ -77,6 +77,8 @@ def enable(*, native: bool | None = None, ipc: bool = False) -> str:
                 if why:
                     raise RuntimeError(why.decode(errors="replace"))
                 _native, _mode = loaded, "native"
+                _arena.ends.append(loaded.gpumem_torch_arena_ends)
+                _arena.ended.append(loaded.gpumem_torch_arena_ended)
                 return _mode
             except (BuildError, OSError) as why:
                 if native or ipc:
@@ -205,16 +207,13 @@ def arena(name: str = "", keep: Keep = None) -> Iterator[_arena.Arena]:
     would return: tensors, lists, tuples, dictionaries).
 
     A tensor that was not kept must not be used afterwards; that it ends later than its memory does
-    no harm. Gradients are made by threads of autograd's own, and so are not in the arena.
+    no harm. So name in `keep` what a cache has got hold of in the block; what PyTorch itself keeps
+    for cuBLAS, and memory of pools, of graphs and for other processes, is in no arena. Gradients are made by threads
+    of autograd's own, and so are not in the arena.
     """
-    native = _needs_native("gpumem.torch.arena()")
-    opened = _arena.Arena(name, keep)
-    native.gpumem_torch_arena(1)
-    try:
-        with opened:
-            yield opened
-    finally:
-        native.gpumem_torch_arena(-1)
+    _needs_native("gpumem.torch.arena()")
+    with _arena.Arena(name, keep) as opened:
+        yield opened
 
 
 __all__ = ["BuildError", "adopt", "allocator", "arena", "enable", "enabled", "pool", "shared", "sleep", "tag", "wake"]

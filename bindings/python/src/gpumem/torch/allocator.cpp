@@ -25,12 +25,24 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 #include <sstream>
+#include <tuple>
 
 // Which of PyTorch's signatures to override; build.py tries others where the version does not tell.
 #ifndef GPUMEM_TORCH_API
 #define GPUMEM_TORCH_API (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 #endif
+
+// As ATen/cuda/CUDAContextLight.h has them, which needs cuBLAS's headers. Where a version has the map alone, it is at the same place.
+namespace at::cuda {
+struct WorkspaceMapWithMutex {
+  std::map<std::tuple<void*, void*>, at::DataPtr> map;
+  std::shared_mutex mutex;
+};
+__attribute__((weak)) WorkspaceMapWithMutex& cublas_handle_stream_to_workspace();
+__attribute__((weak)) WorkspaceMapWithMutex& cublaslt_handle_stream_to_workspace();
+}  // namespace at::cuda
 
 namespace gpumem_torch {
 
@@ -80,11 +92,23 @@ struct Owned {
   bool gone = false;
 };
 
-// How many arenas the thread is in.
-thread_local int current_arenas = 0;
+// Whether what the thread allocates is in an arena, whoever opened it.
+bool in_an_arena() {
+  gpumem_arena current = nullptr;
+  return gpumem_arena_current_get(&current) == GPUMEM_OK && current != nullptr;
+}
+
 thread_local uint64_t current_tag = 0;
 thread_local int current_kind = 0;
 thread_local std::vector<std::string> compile_contexts;
+
+// What PyTorch keeps for cuBLAS is in no arena any more.
+void escape_all(at::cuda::WorkspaceMapWithMutex& workspaces) {
+#if GPUMEM_TORCH_API >= 211
+  const std::shared_lock<std::shared_mutex> lock(workspaces.mutex);
+#endif
+  for (const auto& [key, workspace] : workspaces.map) (void)gpumem_arena_escape(workspace.get());
+}
 
 struct Export {
   Heap* heap;
@@ -100,7 +124,7 @@ class Allocator final : public native::CUDAAllocator {
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
-    if (C10_UNLIKELY(current_arenas > 0 && n != 0)) return in_arena(n, device, stream);
+    if (n != 0 && C10_UNLIKELY(in_an_arena())) return in_arena(n, device, stream);
     void* ptr = n == 0 ? nullptr : get(n, device, stream);
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
@@ -110,7 +134,7 @@ class Allocator final : public native::CUDAAllocator {
     void* ptr = get(n, device, stream);
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = blocks_.find(ptr);
-    // What is in a pool of its own is in no arena.
+    // Segments of pools are in no arena.
     if (found->second.heap != nullptr) return {ptr, ptr, &release, where};
     auto owned = std::make_unique<Owned>();
     owned->ptr = ptr;
@@ -148,13 +172,16 @@ class Allocator final : public native::CUDAAllocator {
     if (n == 0) return nullptr;
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return get(n, device, c10::cuda::getCurrentCUDAStream(device));
+    return raw_alloc_with_stream(n, c10::cuda::getCurrentCUDAStream(device));
   }
   void* raw_alloc_with_stream(size_t n, cudaStream_t stream) override {
     if (n == 0) return nullptr;
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return get(n, device, stream);
+    void* const ptr = get(n, device, stream);
+    // Its end names an address only, and would free what has that by then.
+    if (C10_UNLIKELY(in_an_arena())) (void)gpumem_arena_escape(ptr);
+    return ptr;
   }
   void raw_delete(void* ptr) override {
     if (ptr != nullptr) put(ptr);
@@ -669,6 +696,8 @@ class Allocator final : public native::CUDAAllocator {
     const auto status = o.flags ? gpumem_malloc_with(&o, &out) : gpumem_malloc_async(size, stream, &out);
     if (status == GPUMEM_ERROR_OUT_OF_MEMORY) return nullptr;
     ok(status, "a segment of a pool");
+    // The pool outlives what arena the thread is in now.
+    if (heap.kind != Kind::evictable) (void)gpumem_arena_escape(out);
     return static_cast<char*>(out);
   }
 
@@ -1041,10 +1070,20 @@ extern "C" void gpumem_torch_route(int kind, uint64_t tag, int* kind_before, uin
   gpumem_torch::current_tag = tag;
 }
 
-// Says that the thread has entered an arena (1), or left one (-1).
-extern "C" void gpumem_torch_arena(int change) {
-  gpumem_torch::current_arenas += change;
-  if (change < 0) gpumem_torch::allocator().arena_ended();
+// Says that an arena is about to end. What cuBLAS works with stays: PyTorch makes it with the first product of a thread and stream, and
+// goes on using it.
+extern "C" void gpumem_torch_arena_ends() {
+  if (&at::cuda::cublas_handle_stream_to_workspace != nullptr) {
+    gpumem_torch::escape_all(at::cuda::cublas_handle_stream_to_workspace());
+  }
+  if (&at::cuda::cublaslt_handle_stream_to_workspace != nullptr) {
+    gpumem_torch::escape_all(at::cuda::cublaslt_handle_stream_to_workspace());
+  }
+}
+
+// Says that an arena has ended.
+extern "C" void gpumem_torch_arena_ended() {
+  gpumem_torch::allocator().arena_ended();
 }
 
 // Says that a tag's memory is about to leave the device, or is back. NULL, or why not.

@@ -2,6 +2,7 @@
 //! whose free comes after all work that uses it.
 
 use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
+use crate::pressure::again;
 use crate::real::{other, Real};
 use crate::served::{self, Served};
 use crate::{captures, counters, settings};
@@ -47,7 +48,7 @@ pub unsafe fn alloc(real: &Real, out: *mut Ptr, bytes: usize) -> Code {
         Some(Err(code)) => code,
         None => {
             counters::left();
-            real.cuMemAlloc_v2(out, bytes)
+            again(|| real.cuMemAlloc_v2(out, bytes))
         }
     }
 }
@@ -64,7 +65,7 @@ pub unsafe fn pitch(
     let bytes = row.and_then(|row| row.checked_mul(height));
     let usual = !out.is_null() && !pitch.is_null() && matches!(element, 4 | 8 | 16);
     let (Some(row), Some(bytes), true) = (row, bytes, usual) else {
-        return real.cuMemAllocPitch_v2(out, pitch, width, height, element);
+        return again(|| real.cuMemAllocPitch_v2(out, pitch, width, height, element));
     };
     match serve(real, bytes) {
         Some(Ok(ptr)) => {
@@ -78,7 +79,7 @@ pub unsafe fn pitch(
         Some(Err(code)) => code,
         None => {
             counters::left();
-            real.cuMemAllocPitch_v2(out, pitch, width, height, element)
+            again(|| real.cuMemAllocPitch_v2(out, pitch, width, height, element))
         }
     }
 }

@@ -1,18 +1,36 @@
 //! Which streams are being captured. What is allocated there is the graph's, and the driver's
 //! business; and nothing may be called meanwhile that invalidates a capture.
 
-use crate::cuda::{Code, Stream, SUCCESS};
-use crate::real::Real;
+use crate::cuda::{Code, Ctx, Stream, SUCCESS};
+use crate::real::{other, Real};
 use gpumem::driver::ledger;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
 /// How many are open, for a look.
 static OPEN: AtomicU64 = AtomicU64::new(0);
-/// Their streams; those of a thread's own with the thread.
-static STREAMS: Mutex<Option<HashSet<(Stream, u64)>>> = Mutex::new(None);
+/// Their streams, those of a thread's own with the thread; and where each is.
+static STREAMS: Mutex<Option<HashMap<(Stream, u64), Home>>> = Mutex::new(None);
+
+/// The context of a stream, and its device.
+#[derive(Clone, Copy)]
+struct Home {
+    ctx: Ctx,
+    device: Option<c_int>,
+}
+
+/// The driver's handles for default streams are below this.
+const HANDLES: Stream = 3;
+
+fn home(real: &Real, stream: Stream) -> Home {
+    let mut ctx: Ctx = 0;
+    if stream < HANDLES || other!(real, cuStreamGetCtx(stream, &mut ctx)) != SUCCESS {
+        ctx = real.current();
+    }
+    Home { ctx, device: real.device_of(ctx) }
+}
 
 /// The per-thread default stream.
 const OWN: Stream = 2;
@@ -29,13 +47,14 @@ pub fn any() -> bool {
     OPEN.load(Acquire) > 0
 }
 
-fn begins(stream: Stream, begin: impl FnOnce() -> Code) -> Code {
+fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
+    let home = home(real, stream);
     // No thread records a marker between the driver's beginning and its being counted.
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let code = begin();
     if code == SUCCESS {
         let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.get_or_insert_default().insert(key(stream)) {
+        if streams.get_or_insert_default().insert(key(stream), home).is_none() {
             *open += 1;
             OPEN.store(*open, Release);
         }
@@ -44,15 +63,31 @@ fn begins(stream: Stream, begin: impl FnOnce() -> Code) -> Code {
 }
 
 fn gone(stream: Stream) {
+    let key = key(stream);
+    forget(|captured, _| *captured == key);
+}
+
+/// What was captured in a context that has ended is gone, though no end of it was called.
+pub fn context_ended(ctx: Ctx) {
+    forget(|_, home| home.ctx == ctx);
+}
+
+/// The same of a device whose primary context has ended.
+pub fn device_ended(device: c_int) {
+    forget(|_, home| home.device == Some(device));
+}
+
+fn forget(is_gone: impl Fn(&(Stream, u64), &Home) -> bool) {
     if !any() {
         return;
     }
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
-    if streams.as_mut().is_some_and(|s| s.remove(&key(stream))) {
-        *open = open.saturating_sub(1);
-        OPEN.store(*open, Release);
-    }
+    let Some(streams) = streams.as_mut() else { return };
+    let before = streams.len() as u64;
+    streams.retain(|stream, home| !is_gone(stream, home));
+    *open = open.saturating_sub(before - streams.len() as u64);
+    OPEN.store(*open, Release);
 }
 
 fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
@@ -75,20 +110,20 @@ pub fn of_thread(stream: Stream) -> Stream {
 }
 
 pub unsafe fn begin(real: &Real, stream: Stream, mode: c_int) -> Code {
-    begins(stream, || real.cuStreamBeginCapture_v2(stream, mode))
+    begins(real, stream, || real.cuStreamBeginCapture_v2(stream, mode))
 }
 
 pub unsafe fn begin_own(real: &Real, stream: Stream, mode: c_int) -> Code {
-    begins(of_thread(stream), || real.cuStreamBeginCapture_v2_ptsz(stream, mode))
+    begins(real, of_thread(stream), || real.cuStreamBeginCapture_v2_ptsz(stream, mode))
 }
 
 /// The first variant has no mode.
 pub unsafe fn begin_1(real: &Real, stream: Stream) -> Code {
-    begins(stream, || real.cuStreamBeginCapture(stream))
+    begins(real, stream, || real.cuStreamBeginCapture(stream))
 }
 
 pub unsafe fn begin_1_own(real: &Real, stream: Stream) -> Code {
-    begins(of_thread(stream), || real.cuStreamBeginCapture_ptsz(stream))
+    begins(real, of_thread(stream), || real.cuStreamBeginCapture_ptsz(stream))
 }
 
 pub unsafe fn begin_graph(
@@ -100,7 +135,7 @@ pub unsafe fn begin_graph(
     count: usize,
     mode: c_int,
 ) -> Code {
-    begins(stream, || real.cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode))
+    begins(real, stream, || real.cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode))
 }
 
 pub unsafe fn begin_graph_own(
@@ -112,7 +147,7 @@ pub unsafe fn begin_graph_own(
     count: usize,
     mode: c_int,
 ) -> Code {
-    begins(of_thread(stream), || real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode))
+    begins(real, of_thread(stream), || real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode))
 }
 
 pub unsafe fn end(real: &Real, stream: Stream, graph: *mut usize) -> Code {

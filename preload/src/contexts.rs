@@ -1,5 +1,6 @@
 //! Contexts that end, and devices that see each other's memory.
 
+use crate::captures;
 use crate::cuda::{Code, Ctx, SUCCESS};
 use crate::real::{other, Real};
 use crate::served;
@@ -23,6 +24,7 @@ pub unsafe fn destroy(real: &Real, ctx: Ctx) -> Code {
     let code = real.cuCtxDestroy_v2(ctx);
     if code == SUCCESS {
         served.iter().for_each(|s| s.end_context(ctx));
+        captures::context_ended(ctx);
     }
     code
 }
@@ -46,29 +48,35 @@ fn leave(real: &Real, device: c_int) {
 
 /// The program's last release ends the context; gpumem does not keep it alive. At the end of the
 /// process everything goes anyway, and other threads may still be at work.
-fn released(real: &Real, device: c_int) {
+fn releases(real: &Real, device: c_int, release: impl FnOnce() -> Code) -> Code {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
     if last && !crate::counters::is_exiting() {
         leave(real, device);
     }
+    let code = release();
+    if last && code == SUCCESS {
+        captures::device_ended(device);
+    }
+    code
 }
 
 pub unsafe fn release(real: &Real, device: c_int) -> Code {
-    released(real, device);
-    real.cuDevicePrimaryCtxRelease_v2(device)
+    releases(real, device, || real.cuDevicePrimaryCtxRelease_v2(device))
 }
 
 /// The first variant of both, which the CUDA runtime asks for.
 pub unsafe fn release_1(real: &Real, device: c_int) -> Code {
-    released(real, device);
-    real.cuDevicePrimaryCtxRelease(device)
+    releases(real, device, || real.cuDevicePrimaryCtxRelease(device))
 }
 
 fn resets(real: &Real, device: c_int, reset: impl FnOnce() -> Code) -> Code {
     leave(real, device);
     let code = reset();
-    if let Some(n) = retained(device).filter(|_| code == SUCCESS) {
-        n.store(0, Relaxed);
+    if code == SUCCESS {
+        captures::device_ended(device);
+        if let Some(n) = retained(device) {
+            n.store(0, Relaxed);
+        }
     }
     code
 }

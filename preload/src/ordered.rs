@@ -2,6 +2,7 @@
 
 use crate::captures::{any as any_capture, of_thread};
 use crate::cuda::{Code, MemPool, Ptr, Stream, INVALID_VALUE, SUCCESS};
+use crate::pressure::again;
 use crate::real::{other, Real};
 use crate::served::{self, Served};
 use crate::{counters, settings};
@@ -65,7 +66,7 @@ fn of_stream(real: &Real, stream: Stream) -> Option<&'static Served> {
 }
 
 /// Writes what was served, or asks the driver.
-unsafe fn finish(out: *mut Ptr, served: Option<Result<Ptr, Code>>, driver: impl FnOnce() -> Code) -> Code {
+unsafe fn finish(out: *mut Ptr, served: Option<Result<Ptr, Code>>, driver: impl Fn() -> Code) -> Code {
     match served {
         Some(Ok(ptr)) => {
             // SAFETY: the callers have made sure that it is not null, so it is the program's place
@@ -76,7 +77,7 @@ unsafe fn finish(out: *mut Ptr, served: Option<Result<Ptr, Code>>, driver: impl 
         Some(Err(code)) => code,
         None => {
             counters::left();
-            driver()
+            again(driver)
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Calls that gpumem does not serve, and that may fail for lack of memory that it holds free: they
-//! are tried again once it has given that back.
+//! Calls that are the driver's, and that may fail for lack of memory that gpumem holds free: they are
+//! tried again once it has given that back.
 
 use crate::cuda::{Code, Ptr, OUT_OF_MEMORY};
 use crate::real::Real;
 use crate::served;
 use std::ffi::{c_uint, c_void};
 
-fn again(call: impl Fn() -> Code) -> Code {
+pub fn again(call: impl Fn() -> Code) -> Code {
     let code = call();
     if code != OUT_OF_MEMORY {
         return code;

@@ -176,6 +176,17 @@ fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
 }
 
 #[test]
+fn what_is_left_to_the_driver_gets_what_gpumem_holds_free() {
+    let Some(with) = alike("proc", "left", &[("GPUMEM_NATIVE", "400M")]) else { return };
+    assert_eq!(with.counts(" requests left"), [2], "{}", with.err);
+}
+
+#[test]
+fn a_capture_that_goes_with_its_context_keeps_no_memory_back() {
+    assert!(alike("proc", "captured_context", &[]).is_none_or(|with| with.code == Some(0)));
+}
+
+#[test]
 fn a_limit_is_what_the_program_sees() {
     let Some(with) = flow("proc", "limited", true, &[("GPUMEM_LIMIT", "128M")]) else { return };
     with.says("# free 127 total 128");

@@ -450,6 +450,50 @@ static void shortage(void) {
     /* What gpumem holds free is there for others. */
     CODE(cuArrayCreate(&array, 0));
 }
+/* Memory that gpumem holds free, for requests that are the driver's: large ones by GPUMEM_NATIVE, and of the program's own pools. */
+static void left(void) {
+    ptr p[8], q;
+    handle own_pool;
+    int n = 0, i;
+    size_t f, t;
+    CODE(cuMemGetInfo(&f, &t));
+    while (n < 8 && (size_t)n * (t / 10) < f * 8 / 10) { CODE(cuMemAlloc(&p[n], t / 10)); n++; }
+    for (i = 0; i < n; i++) CODE(cuMemFree(p[i]));
+    CODE(cuMemAlloc(&q, t / 2));
+    CODE(cuMemFree(q));
+    for (i = 0; i < n; i++) CODE(cuMemAlloc(&p[i], t / 10));
+    for (i = 0; i < n; i++) CODE(cuMemFree(p[i]));
+    CODE(cuMemPoolCreate(&own_pool, 0));
+    CODE(cuMemAllocFromPoolAsync(&q, t / 2, own_pool, 0));
+    CODE(cuMemFreeAsync(q, 0));
+}
+/* A capture that nobody ends goes with its context; what is freed later comes back all the same. */
+static void captured_context(void) {
+    handle c, s;
+    ptr p;
+    size_t f, t;
+    int i;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemGetInfo(&f, &t));
+    CODE(cuCtxCreate(&c, 0, 0));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuStreamBeginCapture(s, 2));
+    CODE(cuCtxDestroy(c));
+    CODE(cuCtxSetCurrent(primary));
+    for (i = 0; i < 10; i++) {
+        CODE(cuMemAlloc(&p, t / 3));
+        CODE(cuMemFree(p));
+    }
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuStreamBeginCapture(s, 2));
+    CODE(cuDevicePrimaryCtxReset(0));
+    CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+    for (i = 0; i < 10; i++) {
+        CODE(cuMemAlloc(&p, t / 3));
+        CODE(cuMemFree(p));
+    }
+}
 static void limited(void) {
     ptr p;
     size_t f, t;
@@ -537,7 +581,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
-    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(limited) FLOW(peers) FLOW(share) FLOW(pairs)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context) FLOW(limited) FLOW(peers) FLOW(share) FLOW(pairs)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;
 }

@@ -38,7 +38,7 @@ struct State {
     next_context: usize,
     /// Holds on primary contexts, by device.
     retained: HashMap<u32, i64>,
-    /// The context that streams were made in, where it is a created one.
+    /// The context that streams were made in.
     streams: HashMap<usize, usize>,
     /// The driver's own allocations: bytes and device.
     native: HashMap<u64, (usize, u32)>,
@@ -297,6 +297,17 @@ fn copy_now(d: u64, s: u64, n: usize) -> Code {
     }
 }
 
+/// What is captured in a context ends with it.
+fn end_captures(ctx: usize, d: u32) {
+    let there: Vec<usize> = sim().state.lock().unwrap().streams.iter().filter(|(_, c)| **c == ctx).map(|s| *s.0).collect();
+    for s in there {
+        let captured = sim().host.stream_is_capturing(DeviceId(d), StreamHandle(s)).unwrap_or(false);
+        if captured {
+            let _ = sim().host.capture_end(DeviceId(d), StreamHandle(s));
+        }
+    }
+}
+
 fn begin(s: usize, mode: c_int) -> Code {
     let mode = [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed].get(mode as usize).copied();
     let Some(mode) = mode else { return 1 };
@@ -338,6 +349,7 @@ cuda! {
             gone
         };
         for p in gone { let _ = sim().host.native_free(DeviceId(d as u32), p, StreamHandle::LEGACY); }
+        end_captures(PRIMARY + d as usize, d as u32);
         0
     }
     fn cuDevicePrimaryCtxRelease(d: c_int) { cuDevicePrimaryCtxRelease_v2(d) }
@@ -360,7 +372,8 @@ cuda! {
         0
     }
     fn cuCtxDestroy_v2(c: usize) {
-        if sim().state.lock().unwrap().contexts.remove(&c).is_none() { return 201; }
+        let Some(d) = sim().state.lock().unwrap().contexts.remove(&c) else { return 201 };
+        end_captures(c, d);
         STACK.with(|s| if s.last() == c { s.pop(); });
         0
     }
@@ -414,8 +427,7 @@ cuda! {
         let c = give(s, made.map(|h| h.0));
         if c == 0 {
             let mut st = sim().state.lock().unwrap();
-            st.streams.remove(&*s);
-            if current() >= CREATED { st.streams.insert(*s, current()); }
+            st.streams.insert(*s, current());
         }
         c
     }

@@ -77,6 +77,8 @@ struct State : native::AllocatorState {
 struct Device {
   DeviceStats stats;
   double fraction = 1.0;
+  // Growths of its pool until they were last counted from 0.
+  uint64_t growths_before = 0;
   std::deque<TraceEntry> trace;
 };
 
@@ -282,7 +284,7 @@ class Allocator final : public native::CUDAAllocator {
   DeviceStats getDeviceStats(DeviceIndex device) override {
     const auto s = counters(device);
     std::lock_guard<std::mutex> lock(mutex_);
-    refresh(of(device).stats, s);
+    refresh(of(device), s);
     return of(device).stats;
   }
   void resetAccumulatedStats(DeviceIndex device) override {
@@ -291,8 +293,7 @@ class Allocator final : public native::CUDAAllocator {
     each(stats, [](Stat& s) { s.reset_accumulated(); });
     stats.num_alloc_retries = stats.num_ooms = 0;
     stats.num_sync_all_streams = 0;
-    const auto now = counters(device);
-    device_alloc_base_ = now.growths;
+    of(device).growths_before = counters(device).growths;
   }
   void resetPeakStats(DeviceIndex device) override {
     ok(gpumem_stats_reset_peak(device), "reset_peak_memory_stats");
@@ -759,7 +760,8 @@ class Allocator final : public native::CUDAAllocator {
 
   // ---- looking
 
-  void refresh(DeviceStats& stats, const gpumem_stats& s) {
+  void refresh(Device& device, const gpumem_stats& s) {
+    auto& stats = device.stats;
     const auto all = size_t(StatType::AGGREGATE), large = size_t(StatType::LARGE_POOL);
     for (const auto which : {all, large}) {
       set(stats.reserved_bytes[which], s.mapped, s.peak_mapped);
@@ -768,7 +770,7 @@ class Allocator final : public native::CUDAAllocator {
     // Nothing waits for other streams here: libgpumem knows what does.
     stats.active = stats.allocation;
     stats.active_bytes = stats.allocated_bytes;
-    stats.num_device_alloc = int64_t(s.growths - std::min(device_alloc_base_, s.growths));
+    stats.num_device_alloc = int64_t(s.growths - std::min(device.growths_before, s.growths));
     stats.max_split_size = -1;
   }
   void fill(SegmentInfo& out) {
@@ -945,7 +947,6 @@ class Allocator final : public native::CUDAAllocator {
   std::atomic<native::CreateContextFn> recorder_{nullptr};
   std::atomic<native::RecordContext> when_{native::RecordContext::NEVER};
   size_t entries_ = 1;
-  uint64_t device_alloc_base_ = 0;
   // Actions that the history leaves out.
   std::set<TraceEntry::Action> skip_;
   ska::flat_hash_map<void*, Block> blocks_;

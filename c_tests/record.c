@@ -191,6 +191,32 @@ static void events_come_to_a_callback(void) {
     CHECK(seen.mallocs == 1 && seen.frees == 1);
 }
 
+static void ask(const gpumem_event *e, void *user) {
+    gpumem_stats stats;
+    (void)e;
+    ++*(int *)user;
+    GPUMEM_INIT(&stats);
+    OK(gpumem_stats_get(0, &stats));
+    gpumem_free(gpumem_malloc(3 << 20));
+}
+
+/* Events of the slow path too, which come of calls that hold locks. */
+static void a_callback_may_call_gpumem(void) {
+    int events = 0, i;
+    void *p[50], *q;
+    OK(gpumem_event_callback_set(ask, &events));
+    for (i = 0; i < 50; i++) CHECK((p[i] = gpumem_malloc((size_t)(i + 1) << 20)) != NULL);
+    for (i = 0; i < 50; i += 2) gpumem_free(p[i]);
+    OK(gpumem_trim(0));
+    CHECK((q = gpumem_malloc((size_t)600 << 20)) != NULL);
+    OK(gpumem_realloc_async(q, (size_t)700 << 20, NULL, &q));
+    gpumem_free(q);
+    for (i = 1; i < 50; i += 2) gpumem_free(p[i]);
+    OK(gpumem_event_callback_set(NULL, NULL));
+    CHECK(events > 2 * 52 + 50);
+    OK(gpumem_validate());
+}
+
 int main(void) {
     RUN(a_recording_is_made_and_counted);
     RUN(bad_input_is_refused);
@@ -198,6 +224,7 @@ int main(void) {
     RUN(what_is_live_is_visited_and_filtered);
     RUN(ages_and_stacks_come_from_the_recording);
     RUN(events_come_to_a_callback);
+    RUN(a_callback_may_call_gpumem);
     nothing_left();
     return 0;
 }

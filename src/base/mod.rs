@@ -3,6 +3,7 @@
 pub mod error;
 pub mod id;
 pub mod interest;
+pub mod later;
 pub mod size;
 #[doc(hidden)]
 pub mod sync;

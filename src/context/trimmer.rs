@@ -8,7 +8,7 @@
 
 use super::config::Config;
 use crate::base::sync::OnceLock;
-use crate::base::Status;
+use crate::base::{later, Status};
 use crate::driver::{exit, process};
 use crate::pool::Pool;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
@@ -39,7 +39,7 @@ fn run(pools: &Weak<[OnceLock<Pool>]>, config: &Config, ends: &Receiver<()>) {
     while ends.recv_timeout(config.trim_interval) == Err(RecvTimeoutError::Timeout) {
         let (Some(pools), Some(_work)) = (pools.upgrade(), exit::work()) else { return };
         for pool in pools.iter().filter_map(OnceLock::get) {
-            match pool.trim_unused(config.trim_threshold) {
+            match later::hold(|| pool.trim_unused(config.trim_threshold)) {
                 Ok(_) => {}
                 // The process is ending.
                 Err(e) if e.status == Status::ShuttingDown => return,

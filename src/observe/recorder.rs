@@ -12,7 +12,7 @@ use super::session::{Local, Session};
 use super::stacks::{Raw, Symbols};
 use super::writer::Writer;
 use crate::base::sync::lock;
-use crate::base::{Error, Result};
+use crate::base::{later, Error, Result};
 use crate::driver::process;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -374,9 +374,12 @@ impl Recorder {
         }
         let callback = self.callback.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(callback) = callback {
-            INSIDE.set(true);
-            callback(event);
-            INSIDE.set(false);
+            let event = *event;
+            later::after(move || {
+                INSIDE.set(true);
+                callback(&event);
+                INSIDE.set(false);
+            });
         }
     }
 

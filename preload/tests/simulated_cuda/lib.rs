@@ -299,7 +299,8 @@ fn copy_now(d: u64, s: u64, n: usize) -> Code {
 
 /// What is captured in a context ends with it.
 fn end_captures(ctx: usize, d: u32) {
-    let there: Vec<usize> = sim().state.lock().unwrap().streams.iter().filter(|(_, c)| **c == ctx).map(|s| *s.0).collect();
+    let there: Vec<usize> =
+        sim().state.lock().unwrap().streams.iter().filter(|(_, c)| **c == ctx).map(|s| *s.0).collect();
     for s in there {
         let captured = sim().host.stream_is_capturing(DeviceId(d), StreamHandle(s)).unwrap_or(false);
         if captured {

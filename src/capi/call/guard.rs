@@ -3,7 +3,7 @@
 
 use super::error::gpumem_status;
 use super::last_error::remember;
-use crate::base::{Error, Result, Status};
+use crate::base::{later, Error, Result, Status};
 use crate::context::Context;
 use crate::driver::process;
 use std::any::Any;
@@ -84,7 +84,8 @@ pub(in crate::capi) fn run<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     let _uncancelled = Uncancelled::new();
     // Unwind safety: nothing of the caller's is seen again after a panic, and the core's locks
     // recover from poison.
-    let result = catch_unwind(AssertUnwindSafe(entry)).unwrap_or_else(|panic| Err(from_panic(panic)));
+    let result = later::hold(|| catch_unwind(AssertUnwindSafe(entry)));
+    let result = result.unwrap_or_else(|panic| Err(from_panic(panic)));
     if let Err(e) = &result {
         remember(e);
         if e.status == Status::Driver {

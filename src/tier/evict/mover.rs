@@ -7,7 +7,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::shared::Shared;
-use crate::base::{Error, Status};
+use crate::base::{later, Error, Status};
 use crate::driver::{exit, process};
 use crate::tier::{Space, SpaceId, Tier};
 use std::sync::{Arc, Weak};
@@ -67,7 +67,7 @@ fn run(shared: &Shared, options: MoverOptions) {
     let mut warned = false;
     while shared.bell.wait() {
         let Some(work) = exit::work() else { return };
-        let emptied = shared.empty_all();
+        let emptied = later::hold(|| shared.empty_all());
         drop(work);
         match emptied {
             Ok(true) => warned = false,

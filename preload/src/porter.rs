@@ -16,8 +16,8 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most pieces of one allocation that are handed over: the most descriptors of one message are 253.
-const PIECES: usize = 253;
+/// The most descriptors of one message.
+const DESCRIPTORS: usize = 253;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -80,19 +80,18 @@ fn answer(mut stream: UnixStream) -> Option<()> {
     let mut asked = [0u8; 24];
     stream.read_exact(&mut asked).ok()?;
     let [device, base, id] = words::<3>(&asked)?;
-    // Freed, or another allocation by now, or too many pieces: nothing is sent, and the connection
-    // ends.
+    // Freed, or another allocation by now, or more pieces than the process may have descriptors:
+    // nothing is sent, and the connection ends.
     let served = served::existing(c_int::try_from(device).ok()?)?;
     let info = served.info_containing(base).filter(|i| i.base == base && i.id == id)?;
     let (pieces, offset) = exit::check().ok().and_then(|()| served.ledger.export(base, info.requested).ok())?;
-    if pieces.len() > PIECES {
-        return None;
-    }
     let mut header = vec![pieces.len() as u64, offset];
     header.extend(pieces.iter().map(|p| p.bytes));
     let header: Vec<u8> = header.iter().flat_map(|w| w.to_ne_bytes()).collect();
     let fds: Vec<RawFd> = pieces.iter().map(|p| p.fd.as_raw_fd()).collect();
-    send(&stream, &fds)?;
+    let messages = fds.chunks(DESCRIPTORS);
+    let last = messages.len().checked_sub(1)?;
+    messages.enumerate().try_for_each(|(i, fds)| send(&stream, fds, i < last))?;
     stream.write_all(&header).ok()
 }
 
@@ -107,8 +106,9 @@ fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 /// Room for a control message with the most descriptors.
 type Control = [u64; 256];
 
-fn send(stream: &UnixStream, fds: &[RawFd]) -> Option<()> {
-    let mut byte = [1u8];
+/// One message, and whether more come.
+fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
+    let mut byte = [u8::from(more)];
     let mut control: Control = [0; 256];
     let bytes = u32::try_from(std::mem::size_of_val(fds)).ok()?;
     // SAFETY: the message points to locals that outlive the call, and the control data fits its
@@ -129,10 +129,10 @@ fn send(stream: &UnixStream, fds: &[RawFd]) -> Option<()> {
     }
 }
 
-fn receive(stream: &UnixStream) -> Option<Vec<OwnedFd>> {
+/// Adds the descriptors of one message; whether more come.
+fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
     let mut byte = [0u8];
     let mut control: Control = [0; 256];
-    let mut fds = Vec::new();
     // SAFETY: as above; the kernel writes whole control messages, and the descriptors in them are
     // new and this process's.
     unsafe {
@@ -155,7 +155,7 @@ fn receive(stream: &UnixStream) -> Option<Vec<OwnedFd>> {
             fds.push(OwnedFd::from_raw_fd(fd));
         }
     }
-    Some(fds)
+    Some(byte[0] != 0)
 }
 
 /// The memory of another process's allocation: descriptors with their bytes, and where in the first
@@ -165,9 +165,10 @@ pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let asked = [u64::from(name.device), name.base, name.id].map(u64::to_ne_bytes).concat();
     stream.write_all(&asked).ok()?;
-    let fds = receive(&stream)?;
+    let mut fds = Vec::new();
+    while receive(&stream, &mut fds)? {}
     let mut rest = Vec::new();
-    stream.take(8 * (PIECES as u64 + 2)).read_to_end(&mut rest).ok()?;
+    stream.take(8 * (fds.len() as u64 + 2)).read_to_end(&mut rest).ok()?;
     let [count, offset] = words::<2>(&rest)?;
     let sizes: Vec<u64> =
         rest.get(16..)?.chunks_exact(8).filter_map(|c| Some(u64::from_ne_bytes(c.try_into().ok()?))).collect();

@@ -213,6 +213,14 @@ fn two_processes_share_memory_by_handle() {
 }
 
 #[test]
+fn an_allocation_of_many_pieces_is_shared_too() {
+    let memory = ("SIM_BYTES", "17179869184");
+    let Some(with) = flow("proc", "share_pieces", true, &[memory]) else { return };
+    with.says("cuIpcOpenMemHandle(&q, h, 1) = 0");
+    with.says("all 1 1");
+}
+
+#[test]
 fn large_requests_can_be_left_to_the_driver() {
     let Some(with) = flow("proc", "basic", true, &[("GPUMEM_NATIVE", "1M")]) else { return };
     with.says("# native 1");

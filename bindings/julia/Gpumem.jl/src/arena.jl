@@ -113,9 +113,9 @@ attached.
 """
 function exit!(arena::Arena, keep = DeviceBuffer[])
     entries = collect(Any, keep)
-    # Something else may be where a buffer that is gone was; NULL is in no arena.
-    where(entry) = entry isa Ptr ? Ptr{Cvoid}(entry) : islive(entry) ? address(entry) : C_NULL
-    addresses = Ptr{Cvoid}[where(entry) for entry in entries]
+    # Something else may be where a buffer that is gone was; nothing is at 1, which counts as unknown.
+    place(entry) = entry isa Ptr ? Ptr{Cvoid}(entry) : islive(entry) ? address(entry) : Ptr{Cvoid}(1)
+    addresses = Ptr{Cvoid}[place(entry) for entry in entries]
     report = GC.@preserve entries addresses begin
         ok(C.arena_attach(arena.handle))
         try

@@ -82,9 +82,9 @@ def _addresses(keep):
 
 
 def _kept(value):
-    """The address, but of a buffer that is gone: something else may be there by now. NULL is in no
-    arena."""
-    return 0 if getattr(value, "live", True) is False else _values.place(value)
+    """The address, but of a buffer that is gone: something else may be there by now, and 1, which
+    counts as unknown, is nothing's."""
+    return 1 if getattr(value, "live", True) is False else _values.place(value)
 
 
 class Arena:

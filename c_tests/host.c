@@ -218,7 +218,14 @@ static uint64_t drawn(gpumem_reservation r) {
     return info.drawn;
 }
 
+static int32_t count_and_give_up(const gpumem_shortage *shortage, void *user) {
+    (void)shortage;
+    ++*(int *)user;
+    return 0;
+}
+
 static void memory_is_drawn_from_reservations(void) {
+    int shortages = 0;
     gpumem_reserve_options options;
     gpumem_reservation r = NULL, gpu = NULL;
     gpumem_host_blocks a = NULL, b = NULL;
@@ -239,6 +246,11 @@ static void memory_is_drawn_from_reservations(void) {
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_host_blocks_malloc(1, GPUMEM_HOST_NEAREST, gpu, &b));
     CHECK(error_says("GPU 0"));
     CHECK(b == NULL && drawn(r) == MIB / 2 + BLOCK && drawn(gpu) == 0);
+
+    OK(gpumem_reservation_out_of_memory_set(r, count_and_give_up, &shortages, NULL));
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_host_blocks_malloc(MIB / 2, (int32_t)node, r, &b));
+    CHECK(shortages == 1 && b == NULL);
+    OK(gpumem_reservation_out_of_memory_set(r, NULL, NULL, NULL));
 
     p = pinned(BLOCK);
     CHECK(drawn(r) == MIB / 2 + BLOCK && usage().unreserved == BLOCK);

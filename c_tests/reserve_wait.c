@@ -186,6 +186,29 @@ static void hopeless_waits_end(void) {
     OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
 }
 
+/* Two wait to grow one reservation; with what the first gets, the second asks for more than the limit. */
+static void what_another_gets_can_make_a_wait_hopeless(void) {
+    gpumem_reservation r = must_reserve(20 * MIB), other = must_reserve(60 * MIB);
+    struct job grows[2];
+    int i;
+    for (i = 0; i < 2; i++) {
+        memset(&grows[i], 0, sizeof grows[i]);
+        GPUMEM_INIT(&grows[i].options);
+        grows[i].options.bytes = 50 * MIB;
+        grows[i].options.timeout_ms = GPUMEM_WAIT_FOREVER;
+        grows[i].grows = 1;
+        grows[i].r = r;
+        start(&grows[i]);
+    }
+    OK(gpumem_reservation_release(other, NULL));
+    join(&grows[0]);
+    CHECK(grows[0].status == GPUMEM_OK && info_of(r).promised == 70 * MIB);
+    ends_with(&grows[1], GPUMEM_ERROR_OUT_OF_MEMORY, "more than may ever be promised");
+    CHECK(gpu().waiters == 0);
+    OK(gpumem_reservation_release(must_reserve(10 * MIB), NULL));
+    OK(gpumem_reservation_release(r, NULL));
+}
+
 /* Threads reserve, grow, shrink and release at random; never is more promised than there is, and at the end nothing. */
 static uint64_t promised_by_all;
 
@@ -259,6 +282,7 @@ int main(void) {
     RUN(tokens_end_waits_now_and_later);
     RUN(waits_to_grow_end_with_the_reservation);
     RUN(hopeless_waits_end);
+    RUN(what_another_gets_can_make_a_wait_hopeless);
     RUN(eight_threads_at_random);
     RUN(a_shutdown_ends_every_wait);
     CHECK(gpu().promised == 0 && gpu().available == ALL && gpu().reservations == 0);

@@ -379,7 +379,7 @@ impl Context {
 
     fn search(&self, req: &Request) -> Result<u64> {
         if Context::is_evictable(req) {
-            return self.malloc_evictable(req);
+            return self.malloc_evictable(req).inspect(|&ptr| self.handed_out(ptr));
         }
         match self.interest.is_none() && req.arena.is_none() {
             true => self.malloc_search_of(req, None),

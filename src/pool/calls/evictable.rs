@@ -196,10 +196,13 @@ impl Pool {
         self.mark_or_refuse(heap.lane, stream)?;
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, base, id) {
-            // Of the lane's present stream this one is the last; one before it may still be at
-            // work.
-            d.uses.retain(|&t| !self.order.settled(t) && !self.order.own(t, heap.lane));
-            d.uses.push(tag);
+            // Of the lane's present stream the latest covers those before it. Another thread may
+            // have noted a later one since the tag was read.
+            let own = |t: Tag| self.order.own(t, heap.lane);
+            d.uses.retain(|&t| !self.order.settled(t) && !(own(t) && t.epoch() < tag.epoch()));
+            if !d.uses.iter().any(|&t| own(t)) {
+                d.uses.push(tag);
+            }
         }
         Ok(())
     }

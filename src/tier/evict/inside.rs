@@ -2,12 +2,15 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use crate::tier::promise::policy;
 use std::cell::Cell;
 
 thread_local! {
     /// How many shifts this thread is in: more than one when a callback of the first moves
     /// something.
     static SHIFTS: Cell<u32> = const { Cell::new(0) };
+    /// In how many callbacks about the progress of a move.
+    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Marks the thread while it holds claims that it moves.
@@ -24,6 +27,26 @@ impl Drop for Inside {
     fn drop(&mut self) {
         let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_sub(1)));
     }
+}
+
+/// Calls a callback about the progress of a move.
+pub(super) fn call_back<T>(callback: impl FnOnce() -> T) -> T {
+    struct Call;
+    impl Drop for Call {
+        fn drop(&mut self) {
+            let _ = CALLBACKS.try_with(|n| n.set(n.get().saturating_sub(1)));
+        }
+    }
+    let _ = CALLBACKS.try_with(|n| n.set(n.get().saturating_add(1)));
+    let _call = Call;
+    callback()
+}
+
+/// Whether this thread is in a callback of a move: about its progress, or about memory that it did
+/// not find. What leaves the device by this thread, or by one that waits for it, does not leave
+/// before the callback has ended.
+pub(super) fn in_a_callback() -> bool {
+    CALLBACKS.try_with(|n| n.get() > 0).unwrap_or(false) || in_a_shift() && policy::in_a_callback()
 }
 
 /// Whether this thread is in a callback of a move, where it must not wait for other moves: they may

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
+use super::inside::in_a_callback;
 use super::item::{Claim, Item, Outcome};
 use super::shared::Shared;
 use super::shift::{Goal, To};
@@ -33,7 +34,7 @@ impl Shared {
         }
         let missing = match want.reservation {
             Some((_, missing)) => missing,
-            None => self.missing(DeviceId(want.space.id), want.bytes)?,
+            None => self.missing(DeviceId(want.space.id), want)?,
         };
         let of = want.reservation.map(|r| r.0);
         Ok(self.empty(want.space, missing, of, true, &|| true)? > 0)
@@ -90,15 +91,18 @@ impl Shared {
         }
     }
 
-    /// How many of `bytes` bytes a device lacks, at least 1: of those that may be promised, or of
-    /// memory itself, all of which that was free in its pool has been given back by now. More than
-    /// there can be when the limits forbid so much.
-    fn missing(&self, device: DeviceId, bytes: u64) -> Result<u64> {
-        let (space, pool) = (self.gpu(device)?, self.pool(device)?);
+    /// How many of the bytes that are wanted a device lacks, at least 1: of those that may be
+    /// promised, or, where they were, of memory itself; all that was free in its pool has been given
+    /// back by then. More than there can be when the limits forbid so much.
+    fn missing(&self, device: DeviceId, want: &Want) -> Result<u64> {
+        let (space, pool, bytes) = (self.gpu(device)?, self.pool(device)?, want.bytes);
         if bytes > space.limit().min(pool.limit()) {
             return Ok(u64::MAX);
         }
-        let there = pool.unmapped()?.min(space.available());
+        let there = match want.was_drawn {
+            true => pool.unmapped()?.min(space.available()),
+            false => space.available(),
+        };
         Ok(bytes.saturating_sub(there).max(1))
     }
 
@@ -130,11 +134,11 @@ impl Shared {
                             return found;
                         }
                     }
-                    Outcome::Busy(true) => {
+                    Outcome::Busy(true) if !in_a_callback() => {
                         found.leaving_bytes = found.leaving_bytes.saturating_add(size);
                         found.leaving = Some(item);
                     }
-                    Outcome::Claimed(_) | Outcome::Busy(false) | Outcome::Gone | Outcome::Held(_) => {}
+                    Outcome::Claimed(_) | Outcome::Busy(_) | Outcome::Gone | Outcome::Held(_) => {}
                 }
             }
         }

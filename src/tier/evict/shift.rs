@@ -6,7 +6,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::inside::Inside;
+use super::inside::{call_back, Inside};
 use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
@@ -137,7 +137,7 @@ impl Told<'_> {
     /// So many bytes of the flow, or of a file, are over, too.
     pub(super) fn tell(&mut self, more: u64) -> Result<()> {
         let done = (self.over + more).min(self.total);
-        match self.progress.as_mut().is_none_or(|p| p(done, self.total)) {
+        match self.progress.as_mut().is_none_or(|p| call_back(|| p(done, self.total))) {
             true => Ok(()),
             false => Err(Error::new(
                 Status::Cancelled,

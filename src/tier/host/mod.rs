@@ -107,8 +107,8 @@ impl HostTier {
         let ((pieces, more), drawn) = match from {
             None => self.manager.allocate(&node.space, counted, node::NO_STREAM, || node.take(want))?,
             Some(r) if Arc::ptr_eq(r.in_space(), &node.space) => {
-                let drawn = r.draw(counted, node::NO_STREAM)?;
-                (node.take(want)?, drawn)
+                let take = |drawn| Ok((node.take(want)?, drawn));
+                self.manager.allocate_with(&node.space, Some(r), counted, node::NO_STREAM, take)?
             }
             Some(r) => {
                 return Err(Error::invalid(format!(

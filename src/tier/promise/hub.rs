@@ -146,6 +146,11 @@ impl State {
             let is_held = |s: usize| held.get(s).copied().unwrap_or(true);
             match books.grant(&waiter.want, &waiter.candidates, waiter.arrived, is_held) {
                 Some(account) => queue.end(at, Ok(account), &books.spaces),
+                // What has grown meanwhile may want more now than its limit allows.
+                None if !books.ever(&waiter.want, &waiter.candidates) => {
+                    let never = books.never(&waiter.want, &waiter.candidates);
+                    queue.end(at, Err(never), &books.spaces);
+                }
                 None => {
                     for space in waiter.spaces() {
                         if let Some(held @ false) = held.get_mut(space) {

@@ -38,6 +38,8 @@ pub struct Want {
     /// The number of the reservation that is too small, and by how much; `None` when the space is,
     /// or the memory itself.
     pub reservation: Option<(u64, u64)>,
+    /// Whether they could be promised, and it is the memory itself that there is not.
+    pub was_drawn: bool,
 }
 
 /// Makes room in a space: see [`Manager::set_relief`].
@@ -245,7 +247,7 @@ impl Manager {
             // Whose reservation is too small is helped by nothing but what is drawn from that.
             let of = from().filter(|a| !was_drawn && !a.released());
             let reservation = of.map(|a| (a.id, bytes.saturating_sub(a.room()).max(1)));
-            match relief(&Want { space: space.id, bytes, reservation }) {
+            match relief(&Want { space: space.id, bytes, reservation, was_drawn }) {
                 Ok(false) => return Err(error),
                 Ok(true) => {}
                 Err(why) => {

@@ -155,6 +155,11 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is in a callback of a policy.
+pub fn in_a_callback() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
 /// Marks the thread while a callback runs, also when that panics.
 struct Inside;
 

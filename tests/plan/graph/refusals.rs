@@ -11,7 +11,7 @@ fn values_are_checked_when_they_are_added() {
     says(g.0.add_value(named(Value::new((1 << 62) + 1))), &["value 0 (v)", "2^62"]);
     says(g.0.add_value(Value { arena: Some(1), ..Value::new(8) }), &["value 0:", "arena 1 does not exist"]);
     says(g.0.add_value(Value { place: Place::Fixed(6), alignment: 4, ..Value::new(8) }), &["offset 6"]);
-    says(g.0.add_buffer(Buffer::new(8, 3, 2)), &["value 0:", "before its first step 3"]);
+    says(g.0.add_buffer(Buffer::new(8, 3, 2)), &["buffer 0:", "less than lower, 3"]);
     let gap = Buffer { gaps: vec![Interval::new(0, 9)], ..Buffer::new(8, 0, 4) };
     says(g.0.add_buffer(gap), &["gap [0, 9)"]);
     assert_eq!(g.0.value_count(), 0);

@@ -267,10 +267,32 @@ def arenas():
     check("nothing is left", gpumem.stats().allocations == before, f"{before} {gpumem.stats().allocations}")
 
 
+def products_in_arenas():
+    """What PyTorch makes with the first product of a stream, and pools, outlast the arena that they begin in."""
+    torch._C._cuda_clearCublasWorkspaces()
+    a = torch.randn(512, 8192, device=device, dtype=torch.half) / 64
+    pool = torch.cuda.MemPool()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        with gpumem.torch.arena("step", keep=lambda: wanted):
+            wanted = a @ a.T
+            with torch.cuda.use_mem_pool(pool):
+                pooled = torch.full((4 * MIB,), 3.0, device=device)
+        # In place of whatever has gone.
+        others = [torch.full((size * MIB // 4,), -1.0, device=device) for size in (1, 2, 4, 8, 8, 9, 32, 32, 64)]
+        for _ in range(20):
+            again = a @ a.T
+        check("products go on as before", torch.equal(again, wanted))
+        check("and write to nothing of others", all(bool((t == -1).all()) for t in others))
+        check("a pool's memory is its own", bool((pooled == 3).all()))
+        torch.cuda.synchronize()
+    del pooled, pool, others, again, wanted, a
+    torch._C._cuda_clearCublasWorkspaces()
+
+
 def sound():
     clean()
     gpumem.validate()
 
 
-everything = [statistics, stock, snapshot, out_of_memory, streams, graph, pools, sleeping, arenas, failed_capture, sound]
+everything = [statistics, stock, snapshot, out_of_memory, streams, graph, pools, sleeping, arenas, products_in_arenas, failed_capture, sound]
 run(*(everything if MODE == "native" else [statistics, stock, out_of_memory, streams, graph, failed_capture, sound]))

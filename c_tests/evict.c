@@ -1,7 +1,6 @@
 /* Memory that leaves its device and comes back to its addresses: from the host and a disk, by tag, by hold, by itself. */
 #include "evict.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 /* The report of a move that went well. */
@@ -308,8 +307,14 @@ static void an_allocation_in_the_callback_of_a_move_does_not_wait_for_the_move(v
 /* What the pool has free and mapped takes no room in the space, and makes nothing seem hopeless. */
 static void memory_that_the_pool_has_free_does_not_keep_others_in_the_device(void) {
     const uint64_t all = usage_of(GPUMEM_TIER_GPU, 0).limit;
-    void *first = evictable(16 * page, 0, NULL), *other, *second;
+    void *first, *other, *second;
+    int device = 0;
+    OK(gpumem_device_get(&device));
+    OK(gpumem_device_sync());
+    OK(gpumem_trim(0));
+    OK(gpumem_device_limit_set(device, (size_t)stats_now().mapped + 32 * page));
     OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), 32 * page));
+    first = evictable(16 * page, 0, NULL);
     OK(gpumem_hold(first));
     OK(gpumem_unhold(first, NULL));
     OK(gpumem_malloc_async(15 * page, NULL, &other));
@@ -317,49 +322,9 @@ static void memory_that_the_pool_has_free_does_not_keep_others_in_the_device(voi
     second = evictable(20 * page, 0, NULL);
     CHECK(!is_in(first, GPUMEM_TIER_GPU) && is_in(second, GPUMEM_TIER_GPU));
     OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), all));
+    OK(gpumem_device_limit_set(device, 0));
     OK(gpumem_free_async(first, NULL));
     OK(gpumem_free_async(second, NULL));
-    everything_is_free();
-}
-
-enum { USERS = 8 };
-
-struct user {
-    void *p;
-    gpumem_stream s;
-    pthread_t thread;
-};
-
-static void *use_it(void *arg) {
-    struct user *user = (struct user *)arg;
-    int k;
-    for (k = 0; k < 20; k++) {
-        OK(gpumem_hold(user->p));
-        OK(gpumem_memset_async(user->p, k, 256, user->s));
-        OK(gpumem_unhold(user->p, user->s));
-    }
-    return NULL;
-}
-
-/* All on one stream: the latest use is the one that counts, whoever noted it last. On a device that runs late, with each access
-   checked. */
-static void threads_use_it_on_one_stream(void) {
-    gpumem_stream s = must_stream();
-    struct user users[USERS];
-    void *p = evictable(page, 0, s);
-    int round, i;
-    for (round = 0; round < rounds(300); round++) {
-        for (i = 0; i < USERS; i++) {
-            users[i].p = p;
-            users[i].s = s;
-            CHECK(pthread_create(&users[i].thread, NULL, use_it, &users[i]) == 0);
-        }
-        for (i = 0; i < USERS; i++) CHECK(pthread_join(users[i].thread, NULL) == 0);
-        OK(gpumem_evict(p, NULL, NULL));
-        OK(gpumem_restore(p, NULL, NULL));
-    }
-    OK(gpumem_free_async(p, s));
-    OK(gpumem_stream_destroy(s));
     everything_is_free();
 }
 
@@ -404,7 +369,6 @@ int main(void) {
     RUN(the_least_recently_unpinned_make_room);
     RUN(an_allocation_in_the_callback_of_a_move_does_not_wait_for_the_move);
     RUN(memory_that_the_pool_has_free_does_not_keep_others_in_the_device);
-    RUN(threads_use_it_on_one_stream);
     RUN(the_mover_works_between_the_thresholds);
     clean_up();
     return 0;

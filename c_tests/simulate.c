@@ -1,5 +1,7 @@
 /* The host device runs work late, in an order that its seed decides, and says which work races. */
 #include "harness.h"
+
+#include <pthread.h>
 #include <signal.h>
 
 #define BYTES ((is_slow() ? 1 : 4) * MIB)
@@ -155,6 +157,52 @@ static int unnamed_streams_are_waited_for(const char *unused) {
     return 0;
 }
 
+enum { USERS = 8 };
+
+struct user {
+    void *p;
+    gpumem_stream s;
+    pthread_t thread;
+};
+
+static void *use_it(void *arg) {
+    struct user *user = (struct user *)arg;
+    int k;
+    for (k = 0; k < 20; k++) {
+        OK(gpumem_hold(user->p));
+        OK(gpumem_memset_async(user->p, k, 256, user->s));
+        OK(gpumem_unhold(user->p, user->s));
+    }
+    return NULL;
+}
+
+/* All on one stream: the latest use is the one that counts, whoever noted it last. */
+static int threads_use_one_allocation(const char *unused) {
+    gpumem_stream s = must_stream();
+    gpumem_malloc_options options;
+    struct user users[USERS];
+    void *p = NULL;
+    int round, i;
+    (void)unused;
+    GPUMEM_INIT(&options);
+    options.flags = GPUMEM_MALLOC_EVICTABLE;
+    options.bytes = BYTES;
+    OK(gpumem_malloc_with(&options, &p));
+    for (round = 0; round < (is_slow() ? 5 : 300); round++) {
+        for (i = 0; i < USERS; i++) {
+            users[i].p = p;
+            users[i].s = s;
+            CHECK(pthread_create(&users[i].thread, NULL, use_it, &users[i]) == 0);
+        }
+        for (i = 0; i < USERS; i++) CHECK(pthread_join(users[i].thread, NULL) == 0);
+        OK(gpumem_evict(p, NULL, NULL));
+        OK(gpumem_restore(p, NULL, NULL));
+    }
+    OK(gpumem_free_async(p, s));
+    CHECK(reports() == 0);
+    return 0;
+}
+
 static void slurp(const char *name, char *text, size_t cap) {
     FILE *file = fopen(name, "r");
     size_t n;
@@ -200,6 +248,7 @@ static void a_seed_decides_the_order(void) {
 static void moves_out_wait_for_the_device(void) {
     setenv("GPUMEM_HOST_MODE", "simulate", 1);
     CHECK(in_child(unnamed_streams_are_waited_for, NULL) == 0);
+    CHECK(in_child(threads_use_one_allocation, NULL) == 0);
     unsetenv("GPUMEM_HOST_MODE");
 }
 

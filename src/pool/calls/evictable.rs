@@ -199,7 +199,7 @@ impl Pool {
             // Of the lane's present stream the latest covers those before it. Another thread may
             // have noted a later one since the tag was read.
             let own = |t: Tag| self.order.own(t, heap.lane);
-            d.uses.retain(|&t| !self.order.settled(t) && !(own(t) && t.epoch() < tag.epoch()));
+            d.uses.retain(|&t| !(self.order.settled(t) || own(t) && t.epoch() < tag.epoch()));
             if !d.uses.iter().any(|&t| own(t)) {
                 d.uses.push(tag);
             }

@@ -112,18 +112,13 @@ impl Pool {
         if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || heap.of_captures {
             return u64::MAX;
         }
-        // One look at each of what may be thousands of heaps.
-        let mut live = self.counters.dedicated_live.load(Relaxed) + size;
-        let (mut heaps, mut free) = (1, 0);
-        for other in self.all_heaps() {
-            live += other.live.load(Relaxed);
-            let free_there = other.free.load(Relaxed);
-            if other.number != heap.number && free_there >= self.page {
-                heaps = (heaps + 1).min(MOST_FLOORS);
-                free += free_there;
-            }
-        }
+        let live = self.live_now() + size;
         let peak = self.counters.most_live.fetch_max(live, Relaxed).max(live);
+        let (mut heaps, mut free) = (1, 0);
+        for of_other in self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)) {
+            heaps = (heaps + 1).min(MOST_FLOORS);
+            free += of_other;
+        }
         if free < size.min((size / WORTH).max(MUCH_ELSEWHERE)) {
             return u64::MAX;
         }

@@ -11,25 +11,18 @@ use std::sync::{Mutex, PoisonError};
 
 /// How many are open, for a look.
 static OPEN: AtomicU64 = AtomicU64::new(0);
-/// Their streams, those of a thread's own with the thread; and where each is.
-static STREAMS: Mutex<Option<HashMap<(Stream, u64), Home>>> = Mutex::new(None);
-
-/// The context of a stream, and its device.
-#[derive(Clone, Copy)]
-struct Home {
-    ctx: Ctx,
-    device: Option<c_int>,
-}
+/// Their streams, those of a thread's own with the thread; and the context of each.
+static STREAMS: Mutex<Option<HashMap<(Stream, u64), Ctx>>> = Mutex::new(None);
 
 /// The driver's handles for default streams are below this.
 const HANDLES: Stream = 3;
 
-fn home(real: &Real, stream: Stream) -> Home {
+fn context(real: &Real, stream: Stream) -> Ctx {
     let mut ctx: Ctx = 0;
-    if stream < HANDLES || other!(real, cuStreamGetCtx(stream, &mut ctx)) != SUCCESS {
-        ctx = real.current();
+    match stream < HANDLES || other!(real, cuStreamGetCtx(stream, &mut ctx)) != SUCCESS {
+        true => real.current(),
+        false => ctx,
     }
-    Home { ctx, device: real.device_of(ctx) }
 }
 
 /// The per-thread default stream.
@@ -48,13 +41,13 @@ pub fn any() -> bool {
 }
 
 fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
-    let home = home(real, stream);
+    let ctx = context(real, stream);
     // No thread records a marker between the driver's beginning and its being counted.
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let code = begin();
     if code == SUCCESS {
         let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.get_or_insert_default().insert(key(stream), home).is_none() {
+        if streams.get_or_insert_default().insert(key(stream), ctx).is_none() {
             *open += 1;
             OPEN.store(*open, Release);
         }
@@ -69,15 +62,10 @@ fn gone(stream: Stream) {
 
 /// What was captured in a context that has ended is gone, though no end of it was called.
 pub fn context_ended(ctx: Ctx) {
-    forget(|_, home| home.ctx == ctx);
+    forget(|_, of| *of == ctx);
 }
 
-/// The same of a device whose primary context has ended.
-pub fn device_ended(device: c_int) {
-    forget(|_, home| home.device == Some(device));
-}
-
-fn forget(is_gone: impl Fn(&(Stream, u64), &Home) -> bool) {
+fn forget(is_gone: impl Fn(&(Stream, u64), &Ctx) -> bool) {
     if !any() {
         return;
     }
@@ -85,7 +73,7 @@ fn forget(is_gone: impl Fn(&(Stream, u64), &Home) -> bool) {
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(streams) = streams.as_mut() else { return };
     let before = streams.len() as u64;
-    streams.retain(|stream, home| !is_gone(stream, home));
+    streams.retain(|stream, ctx| !is_gone(stream, ctx));
     *open = open.saturating_sub(before - streams.len() as u64);
     OPEN.store(*open, Release);
 }

@@ -46,18 +46,30 @@ fn leave(real: &Real, device: c_int) {
     }
 }
 
+/// Ends a primary context by `end`. A capture there goes with it; those in other contexts of the
+/// device go on.
+fn ends_primary(real: &Real, device: c_int, end: impl FnOnce() -> Code) -> Code {
+    let mut ctx: Ctx = 0;
+    let known = captures::any() && real.cuDevicePrimaryCtxRetain(&mut ctx, device) == SUCCESS;
+    if known {
+        real.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    leave(real, device);
+    let code = end();
+    if known && code == SUCCESS {
+        captures::context_ended(ctx);
+    }
+    code
+}
+
 /// The program's last release ends the context; gpumem does not keep it alive. At the end of the
 /// process everything goes anyway, and other threads may still be at work.
 fn releases(real: &Real, device: c_int, release: impl FnOnce() -> Code) -> Code {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
-    if last && !crate::counters::is_exiting() {
-        leave(real, device);
+    match last && !crate::counters::is_exiting() {
+        true => ends_primary(real, device, release),
+        false => release(),
     }
-    let code = release();
-    if last && code == SUCCESS {
-        captures::device_ended(device);
-    }
-    code
 }
 
 pub unsafe fn release(real: &Real, device: c_int) -> Code {
@@ -70,13 +82,9 @@ pub unsafe fn release_1(real: &Real, device: c_int) -> Code {
 }
 
 fn resets(real: &Real, device: c_int, reset: impl FnOnce() -> Code) -> Code {
-    leave(real, device);
-    let code = reset();
-    if code == SUCCESS {
-        captures::device_ended(device);
-        if let Some(n) = retained(device) {
-            n.store(0, Relaxed);
-        }
+    let code = ends_primary(real, device, reset);
+    if let Some(n) = retained(device).filter(|_| code == SUCCESS) {
+        n.store(0, Relaxed);
     }
     code
 }

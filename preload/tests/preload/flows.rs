@@ -187,6 +187,12 @@ fn a_capture_that_goes_with_its_context_keeps_no_memory_back() {
 }
 
 #[test]
+fn a_capture_in_another_context_outlasts_the_primary_one() {
+    let Some(with) = flow("proc", "captured_elsewhere", true, &[]) else { return };
+    with.says("graph != 0 = 1");
+}
+
+#[test]
 fn a_limit_is_what_the_program_sees() {
     let Some(with) = flow("proc", "limited", true, &[("GPUMEM_LIMIT", "128M")]) else { return };
     with.says("# free 127 total 128");

@@ -494,6 +494,25 @@ static void captured_context(void) {
         CODE(cuMemFree(p));
     }
 }
+/* The primary context ends, and a capture in another one goes on. */
+static void captured_elsewhere(void) {
+    handle c, s, graph = 0;
+    ptr p;
+    int i;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuCtxCreate(&c, 0, 0));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuStreamBeginCapture(s, 2));
+    CODE(cuDevicePrimaryCtxReset(0));
+    CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+    for (i = 0; i < 10; i++) {
+        CODE(cuMemAlloc(&p, 8 << 20));
+        CODE(cuMemFree(p));
+    }
+    CODE(cuStreamEndCapture(s, &graph));
+    CODE(graph != 0);
+}
 static void limited(void) {
     ptr p;
     size_t f, t;
@@ -607,7 +626,8 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
-    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(pairs)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(pairs)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;
 }

@@ -81,12 +81,12 @@ pub struct ArenaStats {
 #[derive(Debug, Default)]
 pub struct Registry {
     shared: Arc<Shared>,
-    detector: Option<Detector>,
+    detector: Option<Arc<Detector>>,
 }
 
 impl Registry {
     /// A registry of no arenas yet. A detector sees all that its arenas free.
-    pub fn new(detector: Option<Detector>, interest: Arc<Interest>) -> Registry {
+    pub fn new(detector: Option<Arc<Detector>>, interest: Arc<Interest>) -> Registry {
         if detector.is_some() {
             interest.join_arena();
         }
@@ -95,7 +95,7 @@ impl Registry {
 
     /// What finds late uses of what arenas have freed, if that is wanted.
     #[inline]
-    pub fn detector(&self) -> Option<&Detector> {
+    pub fn detector(&self) -> Option<&Arc<Detector>> {
         self.detector.as_ref()
     }
 

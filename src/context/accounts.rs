@@ -61,7 +61,7 @@ impl Context {
         let made = tiers.manager().allocate_with(space, reservation, bytes, number(stream), |drawn| {
             let slip = slip(drawn);
             let req = AllocRequest { size, align, stream, flags, tag, scope, slip: Some(&slip) };
-            self.or_from_quarantine(|| pool.malloc_search(&req))
+            pool.malloc_search(&req)
         });
         tiers.evictor().nudge();
         made
@@ -86,7 +86,7 @@ impl Context {
         let bytes = pool.counted_bytes(size, moving.flags);
         let made = tiers.manager().allocate_with(space, None, bytes, number(stream), |drawn| {
             let slip = slip(drawn);
-            self.or_from_quarantine(|| pool.realloc_moving(ptr, size, stream, &moving, Some(&slip)))
+            pool.realloc_moving(ptr, size, stream, &moving, Some(&slip))
         });
         tiers.evictor().nudge();
         made

@@ -3,18 +3,11 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::{Context, Request};
-use crate::arena::Pools;
-use crate::arena::{Arena, ArenaStats, Detector, ExitReport};
+use crate::arena::{Arena, ArenaStats, ExitReport};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::{add_to, Kept, Pool, Still, Sums};
 use std::num::NonZeroU64;
 use std::sync::Arc;
-
-impl Pools for Context {
-    fn each(&self, f: &mut dyn FnMut(&Pool)) {
-        self.pools().for_each(f);
-    }
-}
 
 impl Context {
     /// Opens an arena inside the calling thread's current one, and makes it the current one.
@@ -33,13 +26,13 @@ impl Context {
     /// Frees all that was allocated in an arena but what `keep` names; see
     /// [`crate::arena::Registry::exit`].
     pub fn arena_exit(&self, arena: &Arc<Arena>, keep: &[u64]) -> Result<ExitReport> {
-        self.exit_watched(arena, keep, || self.arenas.exit(arena, keep, self))
+        self.exit_watched(arena, keep, || self.arenas.exit(arena, keep, &self.pools))
     }
 
     /// Frees all that was allocated in an arena and in those open inside it.
     pub fn arena_abort(&self, arena: &Arc<Arena>) -> Result<ExitReport> {
         // Those inside end first, each with an event of its own.
-        self.abort_watched(arena, || self.arenas.abort(arena, self))
+        self.abort_watched(arena, || self.arenas.abort(arena, &self.pools))
     }
 
     /// Makes an open arena the calling thread's current one.
@@ -78,7 +71,7 @@ impl Context {
 
     /// What has happened in an open arena so far.
     pub fn arena_stats(&self, arena: &Arena) -> Result<ArenaStats> {
-        self.arenas.stats(arena, self)
+        self.arenas.stats(arena, &self.pools)
     }
 
     /// How many arenas are open in the process.
@@ -98,7 +91,7 @@ impl Context {
             return Err(Error::internal(format!("{} bytes in an arena recorded, {sum} found", scope.live_bytes())));
         }
         drop(pools);
-        self.detector().map_or(Ok(()), |d| d.validate(self))
+        self.detector().map_or(Ok(()), |d| d.validate(&self.pools))
     }
 
     /// Frees `ptr` if the allocation with this id lives there; whether it did. See
@@ -162,7 +155,7 @@ impl Context {
             // It has to be counted.
             return None;
         }
-        let separate = self.detector().is_some_and(Detector::wants_separate);
+        let separate = self.detector().is_some_and(|d| d.wants_separate());
         let hit = self.arenas.with_scope(|scope| match scope {
             Some(_) if separate => None,
             scope => self.malloc_hit_of(size, stream, scope),

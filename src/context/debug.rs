@@ -7,11 +7,12 @@ use crate::arena::Detector;
 use crate::base::{Error, Result, Status};
 use crate::driver::Driver;
 use crate::pool::AllocFlags;
+use std::sync::Arc;
 
 impl Context {
     /// The detector, if there is one.
     #[inline]
-    pub fn detector(&self) -> Option<&Detector> {
+    pub fn detector(&self) -> Option<&Arc<Detector>> {
         self.arenas.detector()
     }
 
@@ -33,7 +34,7 @@ impl Context {
 
     /// Gives up what is kept of what arenas have freed; whether there was anything.
     pub(super) fn empty_quarantine(&self) -> bool {
-        self.detector().is_some_and(|d| d.empty(self))
+        self.detector().is_some_and(|d| d.empty(&self.pools))
     }
 
     /// Runs `f`, and once more if it found no memory and there was some in quarantine.
@@ -48,7 +49,7 @@ impl Context {
     /// While its stream is being captured, or allocates from a capture, it gets none: what a graph
     /// holds on to is not ours to unmap.
     pub(super) fn flags_in(&self, req: &Request, in_arena: bool) -> AllocFlags {
-        if !in_arena || !self.detector().is_some_and(Detector::wants_separate) {
+        if !in_arena || !self.detector().is_some_and(|d| d.wants_separate()) {
             return req.flags;
         }
         let stream = req.stream.canonical();
@@ -63,7 +64,7 @@ impl Context {
 
     /// Looks at all that is in quarantine now. See [`Detector::verify`].
     pub fn arena_verify(&self) -> Result<()> {
-        self.detector().map_or(Ok(()), |d| d.verify(self))
+        self.detector().map_or(Ok(()), |d| d.verify(&self.pools))
     }
 
     /// An error when `ptr` is in memory that an arena's end has freed. See [`Detector::check`].

@@ -603,8 +603,8 @@ fn hit_in(pool: &Pool, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope
 
 /// The detector that a configuration asks for. Arenas need the pool, so without one there is
 /// nothing to detect.
-fn detector(config: &Config) -> Option<Detector> {
+fn detector(config: &Config) -> Option<Arc<Detector>> {
     let (mode, log, quarantine) = (config.arena_debug, config.log, config.quarantine());
     let options = DetectorOptions { mode, quarantine, log, ..DetectorOptions::default() };
-    (config.pool && mode.is_on()).then(|| Detector::new(options))
+    (config.pool && mode.is_on()).then(|| Arc::new(Detector::new(options)))
 }

@@ -60,8 +60,8 @@ impl Context {
         if let Some(tiers) = self.tiers.get() {
             return Ok(tiers);
         }
-        let tiers =
-            Tiers::start(&self.driver, &self.config, &self.pools).map_err(|e| e.context("starting the tiers"))?;
+        let tiers = Tiers::start(&self.driver, &self.config, &self.pools, self.detector().cloned())
+            .map_err(|e| e.context("starting the tiers"))?;
         // Nothing is promised before all that lives is counted. What is allocated until the tiers
         // are there is counted by the pool itself, outside of any reservation.
         self.pools().try_for_each(|pool| tiers.count(pool))?;

@@ -4,6 +4,7 @@
 
 use super::config::{Config, Limit};
 use super::pinned::Pinned;
+use crate::arena::Detector;
 use crate::base::sync::OnceLock;
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::driver::{numa, Counted, Driver};
@@ -28,7 +29,12 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    pub(super) fn start(driver: &Arc<Counted>, config: &Config, pools: &Arc<[OnceLock<Pool>]>) -> Result<Tiers> {
+    pub(super) fn start(
+        driver: &Arc<Counted>,
+        config: &Config,
+        pools: &Arc<[OnceLock<Pool>]>,
+        detector: Option<Arc<Detector>>,
+    ) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
         let gpu =
             (0..pools.len() as u32).map(|d| gpu_space(&**driver, config, &manager, d)).collect::<Result<Vec<_>>>()?;
@@ -47,6 +53,10 @@ impl Tiers {
             gpu: gpu.clone(),
             host: host.clone(),
             disks: disks.clone(),
+            spare: Box::new({
+                let pools = pools.clone();
+                move || detector.as_ref().is_some_and(|d| d.empty(&pools))
+            }),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: config.mover, warn: config.log >= 1 });
         Ok(Tiers { manager, gpu, host, disks, evictor, pinned: Pinned::default() })

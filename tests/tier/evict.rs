@@ -4,9 +4,12 @@
 use crate::evict_support;
 
 use evict_support::{Options, Rig, D, PAGE};
+use gpumem::arena::DebugMode;
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
-use gpumem::context::{Request, What};
+use gpumem::context::config::Config;
+use gpumem::context::{Context, Request, What};
+use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::{Goal, To};
@@ -504,4 +507,27 @@ fn a_null_stream_is_the_legacy_stream() {
     rig.check(StreamHandle::LEGACY, p, PAGE, 3);
     rig.ctx.free(p).unwrap();
     rig.close();
+}
+
+/// Evictable memory that lies where an arena freed something is used in its own right: the detector
+/// does not take it for what was there.
+#[test]
+fn evictable_memory_where_an_arena_freed_is_not_a_late_use() {
+    let host = HostDriver::new(HostOptions::default()).unwrap();
+    let arena_debug = DebugMode { check: true, ..DebugMode::default() };
+    let ctx = Context::new(host, Config { arena_debug, log: 0, ..Config::default() }).unwrap();
+    let malloc = |flags| ctx.malloc(&Request { size: 2 * PAGE, flags, ..Request::default() }).unwrap();
+    let arena = ctx.arena_enter("step").unwrap();
+    let old = malloc(AllocFlags::default());
+    ctx.arena_exit(&arena, &[]).unwrap();
+    assert!(ctx.check(old, "read", "x").is_err());
+    ctx.device_sync().unwrap();
+    ctx.trim(0).unwrap();
+    let overlaps = |p: u64| p < old + 2 * PAGE && old < p + 2 * PAGE;
+    let new: Vec<u64> = (0..64).map(|_| malloc(AllocFlags::EVICTABLE)).collect();
+    assert!(new.iter().any(|&p| overlaps(p)), "none lies where the arena's was");
+    for p in new {
+        ctx.check(p, "read", "x").unwrap();
+        ctx.free(p).unwrap();
+    }
 }

@@ -74,6 +74,7 @@ impl Rig {
             gpu: gpus,
             host: tier.clone(),
             disks: disks.clone(),
+            spare: Box::new(|| false),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: false, warn: false });
         Rig { host, fault, pools, tier, disks, manager, evictor, _dir: dir }

@@ -146,6 +146,7 @@ impl Parted {
             gpu: vec![gpu],
             host: tier.clone(),
             disks: disks.clone(),
+            spare: Box::new(|| false),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: false, warn: false });
         Parted { host, disk, dir, pools, tier, disks, manager, evictor }

@@ -4,6 +4,7 @@
 use crate::evict_support;
 
 use evict_support::{Options, Rig, D, PAGE};
+use gpumem::arena::DebugMode;
 use gpumem::base::size::MIB;
 use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::config::{Config, DiskMount, Limit, PinnedBlocks};
@@ -12,7 +13,8 @@ use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::{Goal, To};
-use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
+use gpumem::tier::{Amount, Decision, Factor, LimitPolicy, Request as Reserve, SpaceId, Strategy, Tier};
+use std::sync::Arc;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 
@@ -79,6 +81,107 @@ fn an_overdrawn_reservation_moves_only_its_own() {
     manager.detach_thread(small.in_space()).unwrap();
     small.release().unwrap();
     close(&rig, &[others, own].concat(), s);
+}
+
+/// A reservation that may take from outside or grow finds the space too full: what is outside of all
+/// reservations makes room, oldest first, and just as much as is short. What others have reserved stays,
+/// since moving it out would give the space nothing.
+#[test]
+fn a_reservation_that_takes_from_outside_moves_what_is_outside() {
+    let grow = |pages: u64| LimitPolicy::Callback(Arc::new(move |_| Decision::Grow(pages * PAGE)));
+    let increase = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: false };
+    for policy in [LimitPolicy::Ignore, increase, grow(16)] {
+        let rig = Rig::new(Options { pages: 64, ..Options::default() });
+        let s = rig.stream();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let reserve = |pages, policy| {
+            let request = Reserve::new(Strategy::Space(GPU), Amount::Exact(pages * PAGE));
+            manager.reserve(Reserve { policy, ..request }).unwrap()
+        };
+        let theirs = reserve(10, LimitPolicy::Fail);
+        theirs.attach_thread().unwrap();
+        let reserved = movable(&rig, 10, s);
+        manager.detach_thread(theirs.in_space()).unwrap();
+        let outside = movable(&rig, 40, s);
+        let small = reserve(4, policy.clone());
+        small.attach_thread().unwrap();
+        // 4 of its own, and 16 more, of which the space has 9: one of its 64 is the rig's.
+        let p = rig.malloc(20 * PAGE, 0, s);
+        assert_eq!((resident(&rig, &reserved), resident(&rig, &outside)), (10, 33), "{policy:?}");
+        assert!(outside[..7].iter().all(|p| rig.ctx.location(*p).unwrap().space != Some(GPU)));
+        manager.detach_thread(small.in_space()).unwrap();
+        small.release().unwrap();
+        theirs.release().unwrap();
+        close(&rig, &[reserved, outside, vec![p]].concat(), s);
+    }
+}
+
+/// Of what the space is short, only the part outside of its reservation helps.
+#[test]
+fn what_is_partly_reserved_makes_room_by_its_other_part() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let s = rig.stream();
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let request = Reserve::new(Strategy::Space(GPU), Amount::Exact(8 * PAGE));
+    let small = manager.reserve(Reserve { policy: LimitPolicy::Ignore, ..request }).unwrap();
+    small.attach_thread().unwrap();
+    let partly = rig.malloc(10 * PAGE, 0, s);
+    rig.ctx.hold(partly).unwrap();
+    rig.ctx.unhold(partly, s).unwrap();
+    manager.detach_thread(small.in_space()).unwrap();
+    let outside = movable(&rig, 10, s);
+    let fixed = rig.malloc(43 * PAGE, 0, s);
+    // Nothing is available: 2 of the 10 pages would help, and 10 are there besides.
+    let e = rig.try_malloc(13 * PAGE, 0, s).unwrap_err();
+    assert_eq!(e.status, Status::OutOfMemory, "{e}");
+    assert_eq!((resident(&rig, &[partly]), resident(&rig, &outside)), (1, 10), "all of it would not be enough");
+    let p = rig.malloc(11 * PAGE, 0, s);
+    assert_eq!((resident(&rig, &[partly]), resident(&rig, &outside)), (0, 1));
+    small.release().unwrap();
+    close(&rig, &[outside, vec![partly, fixed, p]].concat(), s);
+}
+
+/// What an arena's exit keeps from being handed out goes before anything is moved, and before an
+/// allocation or a restore fails.
+#[test]
+fn what_is_in_quarantine_goes_first() {
+    let host = HostDriver::new(HostOptions { bytes_per_device: 64 * PAGE, ..HostOptions::default() }).unwrap();
+    let arena_debug = DebugMode { check: true, poison: true, ..DebugMode::default() };
+    let ctx = Context::new(host, Config { arena_debug, log: 0, mover: false, ..Config::default() }).unwrap();
+    let s = StreamHandle::LEGACY;
+    let quarantine = |pages: u64| {
+        let arena = ctx.arena_enter("step").unwrap();
+        ctx.malloc(&Request { size: pages * PAGE, stream: s, ..Request::default() }).unwrap();
+        ctx.arena_exit(&arena, &[]).unwrap();
+    };
+    let malloc = |pages: u64| {
+        ctx.malloc(&Request { size: pages * PAGE, stream: s, flags: AllocFlags::EVICTABLE, ..Request::default() })
+            .unwrap()
+    };
+    let place = |p: u64| ctx.location(p).unwrap().space.unwrap().tier;
+    let a = malloc(20);
+    ctx.hold(a).unwrap();
+    ctx.unhold(a, s).unwrap();
+    quarantine(40);
+    let b = malloc(40);
+    assert_eq!(place(a), Tier::Gpu, "it could have been moved");
+    ctx.shift(What::One(b), Goal::Lower, Some(s), None).unwrap();
+    for restore in [true, false] {
+        quarantine(40);
+        match restore {
+            true => drop(ctx.shift(What::One(b), Goal::Device, Some(s), None).unwrap()),
+            false => ctx.hold(b).unwrap(),
+        }
+        assert_eq!([place(a), place(b)], [Tier::Gpu; 2]);
+        if restore {
+            ctx.shift(What::One(b), Goal::Lower, Some(s), None).unwrap();
+        }
+    }
+    ctx.unhold(b, s).unwrap();
+    for p in [a, b] {
+        ctx.free_async(p, s).unwrap();
+    }
+    ctx.validate().unwrap();
 }
 
 /// What was drawn outside of any reservation comes back outside, whatever is attached to who restores it: others make room.

@@ -13,6 +13,7 @@ use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::pool::{AllocInfo, Guest};
 use crate::tier::disk::{Slot, Store};
 use crate::tier::host::HostMemory;
+use crate::tier::promise::Lack;
 use crate::tier::{Drawn, Source, Space, SpaceId, Tier};
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -273,6 +274,11 @@ impl Item {
     pub(super) fn look(&self) -> (u32, Option<SpaceId>) {
         let st = lock(&self.state);
         (st.holds, st.place.as_ref().map(|p| p.space(self.device)))
+    }
+
+    /// How many bytes of what an allocation lacks its device memory would give back.
+    pub(super) fn helps(&self, lack: &Lack) -> u64 {
+        lock(&self.state).drawn.as_ref().map_or(0, |drawn| drawn.helps(lack))
     }
 
     /// Keeps the receipt of the device's memory, or gives it back. For who has claimed it.

@@ -7,7 +7,7 @@ use super::item::{Claim, Item, Outcome};
 use super::shared::Shared;
 use super::shift::{Goal, To};
 use crate::base::{DeviceId, Result};
-use crate::tier::promise::Want;
+use crate::tier::promise::{Lack, Want};
 use crate::tier::{SpaceId, Tier};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,23 +32,23 @@ impl Shared {
         if want.space.tier != Tier::Gpu {
             return Ok(false);
         }
-        let missing = match want.reservation {
-            Some((_, missing)) => missing,
-            None => self.missing(DeviceId(want.space.id), want)?,
-        };
-        let of = want.reservation.map(|r| r.0);
-        Ok(self.empty(want.space, missing, of, true, &|| true)? > 0)
+        // What nobody uses is counted nowhere, and goes before anything is moved.
+        if matches!(want.lack, Lack::Memory(_)) && (self.parts.spare)() {
+            return Ok(true);
+        }
+        let missing = self.missing(DeviceId(want.space.id), &want.lack)?;
+        Ok(self.empty(want.space, missing, Some(&want.lack), true, &|| true)? > 0)
     }
 
-    /// Moves out of a space what may move automatically, of a reservation if one is named, until
-    /// `bytes` are free that were not; with `all_or_none` only if there is as much. What cannot be
-    /// moved is passed over. Returns the bytes; an error when nothing could be moved and something
-    /// should. Cancelled when `go_on` says no.
+    /// Moves out of a space what may move automatically, of that only what helps against a lack if
+    /// one is named, until `bytes` are free that were not; with `all_or_none` only if there is as
+    /// much. What cannot be moved is passed over. Returns the bytes; an error when nothing could be
+    /// moved and something should. Cancelled when `go_on` says no.
     pub(super) fn empty(
         &self,
         space: SpaceId,
         bytes: u64,
-        of: Option<u64>,
+        lack: Option<&Lack>,
         all_or_none: bool,
         go_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
@@ -60,7 +60,7 @@ impl Shared {
         };
         let (mut free, mut passed, mut error) = (0u64, BTreeSet::new(), None);
         while free < bytes && go_on() {
-            let found = self.find(space, bytes - free, of, &passed);
+            let found = self.find(space, bytes - free, lack, &passed);
             if all_or_none && found.bytes < bytes - free {
                 if found.bytes.saturating_add(found.leaving_bytes) < bytes - free {
                     // All of it would not be enough: it stays.
@@ -75,7 +75,8 @@ impl Shared {
             if found.claims.is_empty() {
                 break;
             }
-            let tried: Vec<(u64, u64)> = found.claims.iter().map(|c| (c.item.base, size_in(space, &c.item))).collect();
+            let tried: Vec<(u64, u64)> =
+                found.claims.iter().map(|c| (c.item.base, frees(space, &c.item, lack))).collect();
             let (went, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
             for (base, size) in tried {
                 match went.contains(&base) {
@@ -91,18 +92,19 @@ impl Shared {
         }
     }
 
-    /// How many of the bytes that are wanted a device lacks, at least 1: of those that may be
-    /// promised, or, where they were, of memory itself; all that was free in its pool has been given
-    /// back by then. More than there can be when the limits forbid so much.
-    fn missing(&self, device: DeviceId, want: &Want) -> Result<u64> {
-        let (space, pool, bytes) = (self.gpu(device)?, self.pool(device)?, want.bytes);
+    /// How many bytes have to go for what a device lacks, at least 1: of those that may be promised,
+    /// or, where they were, of memory itself; all that was free in its pool has been given back by
+    /// then. More than there can be when the limits forbid so much.
+    fn missing(&self, device: DeviceId, lack: &Lack) -> Result<u64> {
+        let (space, pool) = (self.gpu(device)?, self.pool(device)?);
+        let (bytes, there) = match *lack {
+            Lack::Reservation { bytes, .. } => return Ok(bytes),
+            Lack::Promise(bytes) => (bytes, space.available()),
+            Lack::Memory(bytes) => (bytes, pool.unmapped()?.min(space.available())),
+        };
         if bytes > space.limit().min(pool.limit()) {
             return Ok(u64::MAX);
         }
-        let there = match want.was_drawn {
-            true => pool.unmapped()?.min(space.available()),
-            false => space.available(),
-        };
         Ok(bytes.saturating_sub(there).max(1))
     }
 
@@ -112,9 +114,9 @@ impl Shared {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims as many as make up `bytes`, leaving out some; with a number of a reservation only of
-    /// those that are drawn from it.
-    fn find(&self, space: SpaceId, bytes: u64, of: Option<u64>, but: &BTreeSet<u64>) -> Found {
+    /// Claims as many as make up `bytes`, leaving out some, and what does not help against a lack if
+    /// one is named.
+    fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
         let mut after = (0, 0);
         loop {
@@ -122,10 +124,10 @@ impl Shared {
             let Some(&(used, ref last)) = batch.last() else { return found };
             after = (used, last.base);
             for (_, item) in batch {
-                if of.is_some() && item.source.reservation() != of || but.contains(&item.base) {
+                let size = frees(space, &item, lack);
+                if size == 0 || but.contains(&item.base) {
                     continue;
                 }
-                let size = size_in(space, &item);
                 match item.try_claim(false, true) {
                     Outcome::Claimed(claim) if claim.place().space(item.device) == space => {
                         found.bytes += size;
@@ -145,10 +147,11 @@ impl Shared {
     }
 }
 
-/// What an item takes in a space that it is in, bytes.
-fn size_in(space: SpaceId, item: &Item) -> u64 {
-    match space.tier {
-        Tier::Gpu => item.mapped,
-        Tier::Host | Tier::Disk => item.bytes,
+/// How many bytes an item that leaves a space frees there: of what is lacking, if that is named.
+fn frees(space: SpaceId, item: &Item, lack: Option<&Lack>) -> u64 {
+    match (space.tier, lack) {
+        (Tier::Gpu, Some(lack)) => item.helps(lack),
+        (Tier::Gpu, None) => item.mapped,
+        (Tier::Host | Tier::Disk, _) => item.bytes.max(1),
     }
 }

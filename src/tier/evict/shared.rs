@@ -29,6 +29,8 @@ pub struct Parts {
     pub host: Arc<HostTier>,
     /// Mounts.
     pub disks: Arc<Disks>,
+    /// Gives device memory back that nobody uses; whether there was any. Called with no lock held.
+    pub spare: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// What the evictor and its thread share.

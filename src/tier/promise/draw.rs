@@ -9,6 +9,7 @@
 use super::account::{released, Account};
 use super::drawn::{Drawn, From, Source};
 use super::hub::Hub;
+use super::lack::{Counting, Lack, Refused};
 use super::overdraw::take;
 use super::policy::OutOfMemoryPolicy;
 use super::space::{Space, MAX_BYTES};
@@ -25,20 +26,20 @@ fn too_many(bytes: u64) -> Result<()> {
     }
 }
 
-fn no_room(space: &Space, bytes: u64, also: &str) -> Error {
+fn no_room(space: &Space, bytes: u64) -> Refused {
     let text = format!(
-        "{}: {} asked outside of any reservation, {} of {} available{also}; free or release something, or raise the limit",
+        "{}: {} asked outside of any reservation, {} of {} available; free or release something, or raise the limit",
         space.id,
         human(bytes),
         human(space.available()),
         human(space.limit())
     );
-    Error::new(Status::OutOfMemory, text)
+    Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(Lack::Promise(bytes)) }
 }
 
 impl Hub {
     /// Counts an allocation that names no reservation.
-    pub(super) fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+    pub(super) fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Counting<Drawn> {
         too_many(bytes)?;
         let current = self.attachments.current(self.id, space, stream);
         if let Some(account) = current.account {
@@ -48,22 +49,22 @@ impl Hub {
         }
         match space.take(bytes) {
             true => Ok(Drawn::of_space(space.clone(), (stream, current.usage), bytes)),
-            false => Err(no_room(space, bytes, "")),
+            false => Err(no_room(space, bytes)),
         }
     }
 
     /// Counts an allocation outside of any reservation, whatever is attached.
-    pub(super) fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+    pub(super) fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Counting<Drawn> {
         too_many(bytes)?;
         let usage = self.attachments.usage(self.id, space, stream);
         match space.take(bytes) {
             true => Ok(Drawn::of_space(space.clone(), (stream, usage), bytes)),
-            false => Err(no_room(space, bytes, "")),
+            false => Err(no_room(space, bytes)),
         }
     }
 
     /// Counts an allocation in a reservation.
-    pub(super) fn draw_from(&self, account: &Arc<Account>, bytes: u64, stream: u64) -> Result<Drawn> {
+    pub(super) fn draw_from(&self, account: &Arc<Account>, bytes: u64, stream: u64) -> Counting<Drawn> {
         too_many(bytes)?;
         let (inside, outside) = take(account, bytes, stream)?.ok_or_else(|| released(account.id))?;
         let usage = self.attachments.usage(self.id, &account.space, stream);
@@ -99,7 +100,7 @@ impl Hub {
 
     /// Counts an allocation as one that a receipt was of: in its reservation while that lives, else
     /// outside of any.
-    pub(super) fn draw_again(&self, source: &Source, bytes: u64) -> Result<Drawn> {
+    pub(super) fn draw_again(&self, source: &Source, bytes: u64) -> Counting<Drawn> {
         match &source.from {
             From::Reservation(account) if !account.released() => {
                 match self.draw_from(account, bytes, source.stream()) {

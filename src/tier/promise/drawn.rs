@@ -3,6 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::account::Account;
+use super::lack::Lack;
 use super::overdraw::take_quietly;
 use super::space::{Space, MAX_BYTES};
 use super::usage::Usage;
@@ -85,6 +86,20 @@ impl Drawn {
     /// How many of them came from the reservation when it was made.
     pub fn inside(&self) -> u64 {
         self.inside
+    }
+
+    /// How many bytes of what an allocation lacks its end would give back.
+    pub fn helps(&self, lack: &Lack) -> u64 {
+        let (of, inside) = match &self.from {
+            From::Reservation(account) if !account.released() => (Some(account.id), self.inside),
+            _ => (None, 0),
+        };
+        match *lack {
+            Lack::Reservation { number, .. } if of == Some(number) => inside,
+            Lack::Reservation { .. } => 0,
+            Lack::Promise(_) => self.bytes() - inside,
+            Lack::Memory(_) => self.bytes(),
+        }
     }
 
     /// The space they are in.

@@ -6,6 +6,7 @@ use super::account::{Account, Policies};
 use super::cancel::Cancel;
 use super::drawn::{Drawn, Source};
 use super::hub::Hub;
+use super::lack::{Counting, Lack, Refused};
 use super::policy::OutOfMemoryPolicy;
 use super::queue;
 use super::request::Request;
@@ -33,13 +34,8 @@ pub struct Manager {
 pub struct Want {
     /// Where.
     pub space: SpaceId,
-    /// How many bytes.
-    pub bytes: u64,
-    /// The number of the reservation that is too small, and by how much; `None` when the space is,
-    /// or the memory itself.
-    pub reservation: Option<(u64, u64)>,
-    /// Whether they could be promised, and it is the memory itself that there is not.
-    pub was_drawn: bool,
+    /// What is lacking there.
+    pub lack: Lack,
 }
 
 /// Makes room in a space: see [`Manager::set_relief`].
@@ -171,13 +167,13 @@ impl Manager {
     /// reservation's policy may call back.
     pub fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
         self.own(space)?;
-        self.hub.draw(space, bytes, stream)
+        self.hub.draw(space, bytes, stream).map_err(|refused| refused.error)
     }
 
     /// Counts an allocation outside of any reservation, whatever is attached.
     pub fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
         self.own(space)?;
-        self.hub.draw_outside(space, bytes, stream)
+        self.hub.draw_outside(space, bytes, stream).map_err(|refused| refused.error)
     }
 
     /// Counts an allocation as [`Manager::draw`] does and makes it with `allocate`. Where either
@@ -233,21 +229,19 @@ impl Manager {
         space: &Arc<Space>,
         (bytes, stream): (u64, u64),
         from: impl Fn() -> Option<Arc<Account>>,
-        draw: impl Fn() -> Result<Drawn>,
+        draw: impl Fn() -> Counting<Drawn>,
         mut allocate: impl FnMut(Drawn) -> Result<T>,
     ) -> Result<T> {
         let mut relieved = || loop {
-            let drawn = draw();
-            let was_drawn = drawn.is_ok();
-            let error = match drawn.and_then(&mut allocate) {
-                Err(e) if e.status == Status::OutOfMemory => e,
-                other => return other,
+            let (error, lack) = match draw() {
+                Err(Refused { error, lack }) => (error, lack),
+                Ok(drawn) => match allocate(drawn) {
+                    Err(e) if e.status == Status::OutOfMemory => (e, Some(Lack::Memory(bytes))),
+                    other => return other,
+                },
             };
-            let Some(relief) = self.relief.get() else { return Err(error) };
-            // Whose reservation is too small is helped by nothing but what is drawn from that.
-            let of = from().filter(|a| !was_drawn && !a.released());
-            let reservation = of.map(|a| (a.id, bytes.saturating_sub(a.room()).max(1)));
-            match relief(&Want { space: space.id, bytes, reservation, was_drawn }) {
+            let (Some(relief), Some(lack)) = (self.relief.get(), lack) else { return Err(error) };
+            match relief(&Want { space: space.id, lack }) {
                 Ok(false) => return Err(error),
                 Ok(true) => {}
                 Err(why) => {
@@ -275,7 +269,7 @@ impl Manager {
     /// else outside of any. For what leaves memory and comes back. To be called with no lock held.
     pub fn draw_from_source(&self, source: &Source, bytes: u64) -> Result<Drawn> {
         self.own(source.space())?;
-        self.hub.draw_again(source, bytes)
+        self.hub.draw_again(source, bytes).map_err(|refused| refused.error)
     }
 
     /// Counts an allocation that is there already, outside of any reservation and also where the

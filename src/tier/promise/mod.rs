@@ -6,6 +6,7 @@ mod cancel;
 mod draw;
 mod drawn;
 mod hub;
+mod lack;
 mod live;
 pub mod manager;
 mod overdraw;
@@ -21,6 +22,7 @@ pub mod usage;
 
 pub use cancel::Cancel;
 pub use drawn::{Drawn, Source};
+pub use lack::Lack;
 pub use live::LiveCounter;
 pub use manager::{Manager, Want};
 pub use policy::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};

@@ -3,6 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::account::{Account, Taken};
+use super::lack::{Counting, Lack, Refused};
 use super::policy::{Decision, Factor, LimitPolicy, Overdraw};
 use super::space::MAX_BYTES;
 use crate::base::sync::lock;
@@ -23,7 +24,8 @@ struct Growth {
 /// Why a reservation cannot grow any more.
 const NO_MANAGER: &str = ", and its manager is gone";
 
-fn overdrawn(account: &Account, bytes: u64, also: &str) -> Error {
+/// The refusal of an allocation for which the space lacks bytes; `None`: the reservation itself.
+fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -> Refused {
     let text = format!(
         "reservation {} of {}: {} asked, {} of its {} drawn{also}; free something, or grow it first",
         account.id,
@@ -32,12 +34,14 @@ fn overdrawn(account: &Account, bytes: u64, also: &str) -> Error {
         human(account.drawn()),
         human(account.size())
     );
-    Error::new(Status::OutOfMemory, text)
+    let missing = bytes.saturating_sub(account.room()).max(1);
+    let lack = of_space.map_or(Lack::Reservation { number: account.id, bytes: missing }, Lack::Promise);
+    Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(lack) }
 }
 
 /// Takes an allocation's bytes, by the reservation's policy where they do not fit. No lock is held
 /// in a callback.
-pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Result<Parts> {
+pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts> {
     let mut attempt = 0u32;
     loop {
         match account.take(bytes) {
@@ -66,7 +70,7 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Result<Parts> 
             }
         };
         match decision {
-            Decision::Fail => return Err(overdrawn(account, bytes, "")),
+            Decision::Fail => return Err(overdrawn(account, bytes, None, "")),
             Decision::Ignore => return take_around(account, bytes),
             Decision::Grow(more) => grow_now(account, more, bytes)?,
             Decision::Retry => {}
@@ -85,16 +89,17 @@ pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
     let growth = match lock(&account.policies).limit {
         LimitPolicy::Increase { factor, cap, beyond_limit } => Some(Growth { factor, cap, beyond_limit }),
         LimitPolicy::Ignore => None,
-        LimitPolicy::Fail | LimitPolicy::Callback(_) => return Err(overdrawn(account, bytes, "")),
+        LimitPolicy::Fail | LimitPolicy::Callback(_) => return Err(overdrawn(account, bytes, None, "").error),
     };
-    match growth {
+    let taken = match growth {
         Some(growth) => take_growing(account, bytes, growth),
         None => take_around(account, bytes),
-    }
+    };
+    taken.map_err(|refused| refused.error)
 }
 
 /// Grows a reservation so that `bytes` fit, and draws them.
-fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Result<Parts> {
+fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts> {
     // The mutex keeps its size and its being alive; draws and ends of other allocations go on.
     let taken = account.space.with_mutex(|| match grow_and_take(account, bytes, growth) {
         Ok(parts) => (Ok(parts), false),
@@ -103,13 +108,14 @@ fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Result<Parts> 
     });
     match taken {
         Some(Ok(parts)) => Ok(parts),
-        Some(Err(also)) => Err(overdrawn(account, bytes, &also)),
-        None => Err(overdrawn(account, bytes, NO_MANAGER)),
+        Some(Err((of_space, also))) => Err(overdrawn(account, bytes, of_space, &also)),
+        None => Err(overdrawn(account, bytes, None, NO_MANAGER)),
     }
 }
 
-/// Under the mutex. The error is what to add to the text of [`overdrawn`].
-fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, String> {
+/// Under the mutex. The error is what the space lacks, if it is that, and what to add to the text of
+/// [`overdrawn`].
+fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, (Option<u64>, String)> {
     if account.released() {
         return Ok(None);
     }
@@ -134,8 +140,11 @@ fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::
                 None => {
                     space.put_quietly(more);
                     return Err(match needed <= cap {
-                        false => format!(", it would need {} and may grow to {}", human(needed), human(cap)),
-                        true => format!(", {} more to grow by available in the space", human(space.available())),
+                        false => (None, format!(", it would need {} and may grow to {}", human(needed), human(cap))),
+                        true => {
+                            let there = human(space.available());
+                            (Some(more + short), format!(", {there} more to grow by available in the space"))
+                        }
                     });
                 }
             }
@@ -147,7 +156,7 @@ fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::
 }
 
 /// Grows a reservation at once, ahead of the waiters: an allocation needs it.
-fn grow_now(account: &Account, more: u64, bytes: u64) -> Result<()> {
+fn grow_now(account: &Account, more: u64, bytes: u64) -> Counting<()> {
     let grown = account.space.with_mutex(|| {
         if account.released() {
             // The next look notices.
@@ -163,14 +172,14 @@ fn grow_now(account: &Account, more: u64, bytes: u64) -> Result<()> {
         Some(true) => Ok(()),
         Some(false) => {
             let also = format!(", {} more to grow by not available in the space", human(more));
-            Err(overdrawn(account, bytes, &also))
+            Err(overdrawn(account, bytes, Some(more), &also))
         }
-        None => Err(overdrawn(account, bytes, NO_MANAGER)),
+        None => Err(overdrawn(account, bytes, None, NO_MANAGER)),
     }
 }
 
 /// Takes what the reservation still has, and what is missing from outside of it.
-fn take_around(account: &Account, bytes: u64) -> Result<Parts> {
+fn take_around(account: &Account, bytes: u64) -> Counting<Parts> {
     let Ok(inside) = account.take_between(0, bytes) else { return Ok(None) };
     if account.space.take(bytes - inside) {
         return Ok(Some((inside, bytes - inside)));
@@ -180,5 +189,5 @@ fn take_around(account: &Account, bytes: u64) -> Result<Parts> {
         account.space.put(released);
     }
     let also = format!(", and only {} available in the space", human(account.space.available()));
-    Err(overdrawn(account, bytes, &also))
+    Err(overdrawn(account, bytes, Some(bytes - inside), &also))
 }

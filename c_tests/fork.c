@@ -1,6 +1,9 @@
 /* Children of a process that has started gpumem are refused; the parent goes on. */
 #include "harness.h"
 
+#include <pthread.h>
+#include <time.h>
+
 static void a_child_is_refused_and_the_parent_goes_on(void) {
     void *p = gpumem_malloc(100000);
     gpumem_stream s = must_stream();
@@ -45,6 +48,43 @@ static void a_child_is_refused_and_the_parent_goes_on(void) {
     nothing_left();
 }
 
+static void *starts(void *unused) {
+    gpumem_free(gpumem_malloc(MIB));
+    return unused;
+}
+
+/* A child that is forked while another thread starts gpumem is told so, or may use it: it does not wait for that thread, which
+   it does not have. Each try is a process of its own. */
+static void a_child_forked_during_the_start_does_not_wait(void) {
+    long delay;
+    for (delay = 0; delay < 600; delay += is_slow() ? 200 : 30) {
+        pid_t process = fork();
+        CHECK(process >= 0);
+        if (process == 0) {
+            struct timespec t;
+            pthread_t thread;
+            pid_t child;
+            t.tv_sec = 0;
+            t.tv_nsec = delay * 1000;
+            CHECK(pthread_create(&thread, NULL, starts, NULL) == 0);
+            nanosleep(&t, NULL);
+            child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                void *p = NULL;
+                gpumem_status s;
+                alarm(60);
+                s = gpumem_malloc_async(4096, NULL, &p);
+                _exit(s == GPUMEM_OK || s == GPUMEM_ERROR_FORKED ? 0 : 1);
+            }
+            CHECK(exit_code(child) == 0);
+            CHECK(pthread_join(thread, NULL) == 0);
+            _exit(0);
+        }
+        CHECK(exit_code(process) == 0);
+    }
+}
+
 /* A child made before gpumem starts may use it, and so may its parent. */
 static void before_the_start_anybody_may(void) {
     pid_t child = fork();
@@ -61,6 +101,7 @@ static void before_the_start_anybody_may(void) {
 
 int main(void) {
     RUN(before_the_start_anybody_may);
+    RUN(a_child_forked_during_the_start_does_not_wait);
     RUN(a_child_is_refused_and_the_parent_goes_on);
     RUN(a_child_is_refused_and_the_parent_goes_on);
     return 0;

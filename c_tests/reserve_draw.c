@@ -200,6 +200,24 @@ static void a_free_wakes_who_waits(void) {
     nothing_counts();
 }
 
+/* A stream that is being captured stays, and keeps what is attached to it. */
+static void a_stream_that_stays_keeps_its_reservation(void) {
+    gpumem_stream s = must_stream();
+    gpumem_reservation r = must_reserve_by(MIB, NULL);
+    gpumem_sim_graph graph;
+    uint64_t number = 0;
+    if (!on_host_device()) return;
+    OK(gpumem_reservation_attach_stream(r, s));
+    OK(gpumem_sim_capture_begin(s, 1));
+    CHECK_STATUS(GPUMEM_ERROR_CAPTURING, gpumem_stream_destroy(s));
+    OK(gpumem_sim_capture_end(s, &graph));
+    OK(gpumem_space_current_get(space_at(GPUMEM_TIER_GPU, 0), s, &number));
+    CHECK(number != 0);
+    OK(gpumem_sim_graph_destroy(graph));
+    OK(gpumem_stream_destroy(s));
+    OK(gpumem_reservation_release(r, NULL));
+}
+
 int main(void) {
     OK(gpumem_init(NULL));
     OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
@@ -210,5 +228,6 @@ int main(void) {
     RUN(an_overdraw_callback_may_free);
     RUN(an_out_of_memory_callback_may_free);
     RUN(a_free_wakes_who_waits);
+    RUN(a_stream_that_stays_keeps_its_reservation);
     return 0;
 }

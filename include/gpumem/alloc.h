@@ -22,8 +22,9 @@ extern "C" {
 // A single handle that gpumem_export_fd can share with another process.
 #define GPUMEM_MALLOC_EXPORTABLE 2
 
-// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs
-// memory.
+// Addresses after the allocation are unmapped, so that overruns fault: with
+// GPUMEM_MALLOC_EXPORTABLE those after its last page, else from its end on, as nearly as the
+// alignment allows. For debugging; costs memory.
 #define GPUMEM_MALLOC_GUARD 4
 
 // Can leave the device and come back at the same addresses: see gpumem_evict. Takes whole pages;
@@ -90,8 +91,8 @@ typedef struct gpumem_pointer_info {
 // Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no
 // power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
 // has been exited, or options that are not well formed; GPUMEM_ERROR_UNSUPPORTED where the device
-// cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that the driver has not
-// given.
+// cannot do what a flag asks, and with GPUMEM_POOL=off for a flag that asks for memory of another
+// kind and for an alignment that the driver has not given.
 gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
 
 // Sets the most bytes that gpumem may map on a device.
@@ -134,18 +135,22 @@ gpumem_status gpumem_pointer_info_get(const void *ptr, struct gpumem_pointer_inf
 // It is closed by exec.
 // Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
 // GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
-// GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+// GPUMEM_ERROR_UNSUPPORTED (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_export_fd(const void *ptr, int *out);
 
 // Maps memory that gpumem_export_fd exported, in this or another process.
 //
-// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out
-// receives the memory on the given device. The caller owns it and frees it like any other; the
+// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for; it
+// must have the same GPUMEM_PAGE_SIZE. What is imported counts as mapped here and there, and takes
+// nothing from the device. out receives the memory on the given device. The caller owns it and frees it like any other; the
 // other processes keep theirs.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
-// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED,
-// GPUMEM_ERROR_DRIVER.
-gpumem_status gpumem_import_fd(int fd, size_t bytes, int device, void **out);
+// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
+// (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
+gpumem_status gpumem_import_fd(int fd,
+                               size_t bytes,
+                               int device,
+                               void **out);
 
 #ifdef __cplusplus
 }

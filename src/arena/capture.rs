@@ -133,13 +133,16 @@ impl Capture {
         pool.end_route(&self.route);
     }
 
-    /// Ends it, frees all that it allocated and that is live, and gives every reference up.
-    pub fn abort(&self, pool: &Pool) {
+    /// Ends it, frees all that it allocated and that is live, and gives every reference up. Returns
+    /// the addresses that it has freed.
+    pub fn abort(&self, pool: &Pool) -> Vec<u64> {
         let mine = std::mem::take(&mut *lock(&self.references));
-        if mine > 0 {
-            pool.abort_route(&self.route);
-            self.shared.give_up(pool, mine);
+        if mine == 0 {
+            return Vec::new();
         }
+        let freed = pool.abort_route(&self.route);
+        self.shared.give_up(pool, mine);
+        freed
     }
 
     /// Whether it has ended.

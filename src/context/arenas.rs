@@ -129,7 +129,7 @@ impl Context {
             true => self.malloc_hit_of(size, stream, None)?,
             false => self.hit_in_arena(size, stream)?,
         };
-        self.saw_hit(hit.get(), size, stream);
+        self.saw_hit(hit.get(), size, stream, None);
         Some(hit)
     }
 
@@ -145,7 +145,7 @@ impl Context {
             return None;
         }
         let hit = self.made_pool(device)?.malloc_hit(size, stream.canonical())?;
-        self.saw_hit(hit.get(), size, stream);
+        self.saw_hit(hit.get(), size, stream, Some(device));
         Some(hit)
     }
 

@@ -71,7 +71,8 @@ impl Context {
     /// Ends the capture, frees all that it allocated and that is live, and gives every reference
     /// up.
     pub fn capture_abort(&self, c: &Capture) -> Result<()> {
-        c.abort(self.pool(c.device())?);
+        let pool = self.pool(c.device())?;
+        self.abort_capture_watched(|| c.abort(pool));
         Ok(())
     }
 

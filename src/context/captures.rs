@@ -35,7 +35,7 @@ impl Captures {
         let held = driver.graph_retain(dev, info.graph, token);
         if held.is_err() {
             let capture = lock(&self.by_graph).remove(&token);
-            capture.iter().for_each(|c| c.abort(pool));
+            capture.iter().for_each(|c| drop(c.abort(pool)));
         }
         held
     }

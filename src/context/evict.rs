@@ -75,11 +75,11 @@ impl Context {
             Goal::Lower | Goal::Away(_) => Kind::Evict,
         };
         let event = |moved: &Moved| {
-            let (address, tag) = match what {
-                What::One(ptr) => (ptr, 0),
-                What::Tag(tag) => (0, tag),
+            let (address, tag, device) = match what {
+                What::One(ptr) => (ptr, 0, self.info(ptr).map_or(0, |i| i.device.0 as u8)),
+                What::Tag(tag) => (0, tag, 0),
             };
-            Event { address, tag, bytes: moved.bytes, ..Event::new(kind, 0) }
+            Event { address, tag, device, bytes: moved.bytes, ..Event::new(kind, 0) }
         };
         self.timed(event, || match what {
             What::One(ptr) => evictor.shift(ptr, &goal, by, progress),

@@ -50,7 +50,8 @@ impl Context {
     /// Makes a context of one's own the process's, for tests of the C ABI over a driver of theirs;
     /// `Invalid` when there is one already.
     pub fn adopt(context: Context) -> Result<&'static Context> {
-        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = process::making();
+        let _lock = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         process::watch_forks();
         GLOBAL.set(context).map_err(|_| Error::invalid("the process has a context already"))?;
         Context::started().ok_or_else(forked)
@@ -58,10 +59,11 @@ impl Context {
 }
 
 fn make(config: impl FnOnce() -> Result<Config>) -> Result<(&'static Context, bool)> {
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if process::forked() {
         return Err(forked());
     }
+    let _making = process::making();
+    let _lock = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(context) = GLOBAL.get() {
         return Ok((context, false));
     }
@@ -75,7 +77,7 @@ fn make(config: impl FnOnce() -> Result<Config>) -> Result<(&'static Context, bo
 fn forked() -> Error {
     Error::new(
         Status::Forked,
-        "this process was forked after gpumem had started, and device memory does not survive a fork; start gpumem in \
+        "this process was forked after gpumem had started, or while it did, and device memory does not survive a fork; start gpumem in \
          the child only, or use fork and exec",
     )
 }

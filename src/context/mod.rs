@@ -392,6 +392,12 @@ impl Context {
         let device = self.device_of(req.device, stream)?;
         if !self.config.pool {
             self.no_reservation(req)?;
+            if req.flags != AllocFlags::default() {
+                return Err(Error::new(
+                    Status::Unsupported,
+                    "memory with a single handle, exportable or guarded memory needs the pool; GPUMEM_POOL is off",
+                ));
+            }
             self.driver.adopt_thread(device);
             return self.native.malloc(&*self.driver, device, (req.size, req.align), stream, req.tag);
         }
@@ -455,10 +461,22 @@ impl Context {
     /// Changes an allocation's size, in place where it can, else by copying in stream order. Null
     /// allocates.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
-        match self.is_watched() {
+        let done = match self.is_watched() {
             false => self.resize(ptr, size, stream),
             true => self.realloc_watched(ptr, size, stream),
-        }
+        };
+        // Null is a request as any other, which has told of its failure.
+        done.inspect_err(|e| {
+            if ptr != 0 {
+                self.failed(&self.as_request(ptr, size, stream), e);
+            }
+        })
+    }
+
+    /// A resize as the request that it is: on the device and with the tag of the allocation.
+    pub(super) fn as_request(&self, ptr: u64, size: u64, stream: StreamHandle) -> Request<'static> {
+        let (device, tag) = self.info(ptr).map_or((None, 0), |i| (Some(i.device), i.tag));
+        Request { size, stream, device, tag, ..Request::default() }
     }
 
     fn resize(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
@@ -577,18 +595,29 @@ impl Context {
 
     /// A file descriptor for an `EXPORTABLE` allocation, to be imported by another process.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
+        self.has_exports()?;
         self.owner(ptr, "export")?.export_fd(ptr)
     }
 
     /// Maps exported memory of `size` bytes; freed like any allocation.
     pub fn import_fd(&self, dev: DeviceId, fd: &OwnedFd, size: u64) -> Result<u64> {
+        self.has_exports()?;
         let pool = self.pool(dev)?;
         let ptr = self.or_from_quarantine(|| pool.import_fd(fd, size, StreamHandle::LEGACY))?;
         self.handed_out(ptr);
         if self.is_watched() {
-            self.saw_hit(ptr, size, StreamHandle::LEGACY);
+            self.saw_hit(ptr, size, StreamHandle::LEGACY, Some(dev));
         }
         Ok(ptr)
+    }
+
+    fn has_exports(&self) -> Result<()> {
+        match self.config.pool {
+            true => Ok(()),
+            false => {
+                Err(Error::new(Status::Unsupported, "memory is exported and imported by the pool; GPUMEM_POOL is off"))
+            }
+        }
     }
 }
 

@@ -28,6 +28,8 @@ struct State {
     last_id: u64,
     /// By device; only what is counted here is set.
     books: HashMap<DeviceId, PoolStats>,
+    /// Frees of what is not live.
+    unknown_pointers: u64,
 }
 
 impl State {
@@ -175,7 +177,7 @@ impl Native {
     fn take(&self, ptr: u64, what: &str) -> Result<AllocInfo> {
         let mut st = self.lock();
         st.live.remove(&ptr).ok_or_else(|| {
-            st.books(DeviceId(0)).unknown_pointers += u64::from(what == "free");
+            st.unknown_pointers += u64::from(what == "free");
             Error::new(Status::UnknownPointer, format!("{what}: {ptr:#x} is not a live allocation"))
         })
     }
@@ -223,7 +225,11 @@ impl Native {
     }
 
     pub(super) fn stats(&self, driver: &dyn Driver, device: DeviceId) -> Result<PoolStats> {
-        let books = *self.lock_for(driver, device)?.books(device);
-        Ok(PoolStats { live: books.requested, mapped: books.requested, peak_mapped: books.peak_live, ..books })
+        let mut st = self.lock_for(driver, device)?;
+        let books = *st.books(device);
+        let (live, peak_mapped) = (books.requested, books.peak_live);
+        // They are no device's; the first one's counters have them.
+        let unknown_pointers = if device == DeviceId(0) { st.unknown_pointers } else { 0 };
+        Ok(PoolStats { live, mapped: live, peak_mapped, unknown_pointers, ..books })
     }
 }

@@ -7,7 +7,7 @@
 
 use super::{Context, Request};
 use crate::arena::Arena;
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::process;
 use crate::observe::history::Life;
 use crate::observe::{Callback, Event, History, Kind, Options, Recorder, StackSource, Summary};
@@ -211,12 +211,12 @@ impl Context {
     }
 
     /// An allocation of the hit path.
-    pub(super) fn saw_hit(&self, ptr: u64, size: u64, stream: StreamHandle) {
+    pub(super) fn saw_hit(&self, ptr: u64, size: u64, stream: StreamHandle, device: Option<DeviceId>) {
         if self.recorder.is_inside() {
             return;
         }
         let arena = self.arena_number(&Request::default());
-        self.saw_malloc(ptr, &Request { size, stream, ..Request::default() }, arena);
+        self.saw_malloc(ptr, &Request { size, stream, device, ..Request::default() }, arena);
     }
 
     fn saw_malloc(&self, address: u64, req: &Request, arena: u32) {
@@ -253,25 +253,28 @@ impl Context {
         let done = self.search(req);
         match &done {
             Ok(ptr) => {
-                self.recorder.end_work(*ptr, began, self.recorder.now() - began);
+                self.recorder.end_work(*ptr, self.short_device(req), began, self.recorder.now() - began);
                 self.saw_malloc(*ptr, req, arena);
             }
-            Err(e) if e.status == Status::OutOfMemory => {
-                let (stack, other) = (self.recorder.stack(), self.recorder.next_failure());
-                self.recorder.push(Event {
-                    bytes: req.size,
-                    stream: req.stream.canonical().0 as u64,
-                    tag: req.tag,
-                    arena,
-                    stack,
-                    other,
-                    device: self.short_device(req),
-                    ..Event::new(Kind::OutOfMemory, self.recorder.now())
-                });
-            }
+            Err(e) if e.status == Status::OutOfMemory => self.saw_failure(req, arena),
             Err(_) => {}
         }
         done
+    }
+
+    /// A request for which there was no memory.
+    fn saw_failure(&self, req: &Request, arena: u32) {
+        let (stack, other) = (self.recorder.stack(), self.recorder.next_failure());
+        self.recorder.push(Event {
+            bytes: req.size,
+            stream: req.stream.canonical().0 as u64,
+            tag: req.tag,
+            arena,
+            stack,
+            other,
+            device: self.short_device(req),
+            ..Event::new(Kind::OutOfMemory, self.recorder.now())
+        });
     }
 
     /// [`Context::free_hit`] where it is no plain hit: a watched one, or none.
@@ -317,12 +320,21 @@ impl Context {
     pub(super) fn realloc_watched(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         let began = self.recorder.now();
         self.recorder.begin_work();
-        let new = self.resize(ptr, size, stream)?;
-        if ptr == 0 || self.recorder.is_inside() {
-            return Ok(new);
-        }
+        let new = match self.resize(ptr, size, stream) {
+            // Null is a request as any other, and has been seen as one.
+            done if ptr == 0 || self.recorder.is_inside() => return done,
+            Ok(new) => new,
+            Err(e) => {
+                if e.status == Status::OutOfMemory {
+                    let arena = self.arena_of(ptr).ok().flatten().map_or(0, |a| short(a.id()));
+                    self.saw_failure(&self.as_request(ptr, size, stream), arena);
+                }
+                return Err(e);
+            }
+        };
         let took = self.recorder.now() - began;
-        self.recorder.end_work(new, began, took);
+        let (tag, device) = self.info(new).map_or((0, 0), |i| (i.tag, i.device.0 as u8));
+        self.recorder.end_work(new, device, began, took);
         // In place, no other allocation is concerned. Otherwise the old addresses are free from the
         // beginning, and the new ones may have belonged to another allocation until the end.
         let time = if new == ptr { began } else { began + took };
@@ -331,13 +343,12 @@ impl Context {
         }
         let stack = self.recorder.stack();
         let stream = stream.canonical().0 as u64;
-        let tag = self.info(new).map_or(0, |i| i.tag);
         let arena = self.arena_of(new).ok().flatten().map_or(0, |a| short(a.id()));
         let event = match new == ptr {
             true => Event { address: new, other: ptr, ..Event::new(Kind::Realloc, time) },
             false => Event { address: new, ..Event::new(Kind::Malloc, time) },
         };
-        self.recorder.push(Event { bytes: size, stream, stack, tag, arena, ..event });
+        self.recorder.push(Event { bytes: size, stream, stack, tag, arena, device, ..event });
         Ok(new)
     }
 
@@ -392,6 +403,19 @@ impl Context {
             self.recorder.push(Event { arena: short(id), other, ..Event::new(Kind::ArenaExit, began) });
         }
         Ok(done)
+    }
+
+    /// Runs the abort of a capture, which returns what it frees.
+    pub(super) fn abort_capture_watched(&self, abort: impl FnOnce() -> Vec<u64>) {
+        let began = self.recorder.now();
+        let freed = abort();
+        if !self.is_watched() {
+            return;
+        }
+        // At the beginning: other allocations may have their memory by now.
+        freed.iter().for_each(|&ptr| self.saw_free(ptr, None, began));
+        let other = self.recorder.now() - began;
+        self.recorder.push(Event { other, ..Event::new(Kind::CaptureRelease, began) });
     }
 
     /// An allocation has moved to another arena.

@@ -6,26 +6,57 @@
 
 use std::fmt::Display;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::Once;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
-static WATCH: Once = Once::new();
+/// Whether the handler is there, or being entered: no lock, which a child could find taken.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+/// How much there is that a child must not use: what threads are making, and 1 for what has been.
+static UNFIT: AtomicUsize = AtomicUsize::new(0);
+static MADE: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
-    FORKED.store(true, Relaxed);
+    if UNFIT.load(SeqCst) > 0 {
+        FORKED.store(true, Relaxed);
+    }
 }
 
 /// From now on a forked child knows that it is one. Called once the process has something a child
 /// must not use.
 pub fn watch_forks() {
-    WATCH.call_once(|| {
+    if !MADE.swap(true, SeqCst) {
+        UNFIT.fetch_add(1, SeqCst);
+    }
+    register();
+}
+
+/// Something is being made that a child must not use, under a lock that it may find taken for ever.
+pub struct Making(());
+
+/// While what this returns lives, a forked child knows that it is one. To be called before the lock
+/// is taken.
+#[must_use]
+pub fn making() -> Making {
+    UNFIT.fetch_add(1, SeqCst);
+    register();
+    Making(())
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        UNFIT.fetch_sub(1, SeqCst);
+    }
+}
+
+fn register() {
+    if !WATCHED.swap(true, SeqCst) {
         // SAFETY: the handler is a function of this library, which stays loaded (`-z nodelete`),
-        // and it only stores to an atomic, which is async-signal-safe as a fork handler must be.
+        // and it only uses atomics, which is async-signal-safe as a fork handler must be.
         unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         }
-    });
+    }
 }
 
 /// Runs `start` with every signal blocked on this thread, so that a thread it starts takes none:
@@ -57,6 +88,17 @@ pub fn thread_number() -> u32 {
     // SAFETY: no preconditions.
     let number = unsafe { libc::gettid() };
     number.unsigned_abs()
+}
+
+/// The longest file this process may make, bytes (`ulimit -f`). Going beyond it ends the process
+/// with SIGXFSZ.
+pub fn largest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
 }
 
 /// Nanoseconds of the system's monotonic clock. `Instant` is the same clock and takes 10 ns more,

@@ -396,14 +396,14 @@ impl Recorder {
 
     /// An event for what the driver has done for a request since [`Self::begin_work`], at `time`,
     /// which took `ns`: a growth, a stitch, or nothing.
-    pub fn end_work(&self, address: u64, time: u64, ns: u64) {
+    pub fn end_work(&self, address: u64, device: u8, time: u64, ns: u64) {
         let work = WORK.replace(Work::default());
         let (kind, bytes) = match (work.created, work.mapped) {
             (0, 0) => return,
             (0, mapped) => (Kind::Stitch, mapped),
             (created, _) => (Kind::Growth, created),
         };
-        self.push(Event { address, bytes, other: ns, ..Event::new(kind, time) });
+        self.push(Event { address, bytes, device, other: ns, ..Event::new(kind, time) });
     }
 }
 

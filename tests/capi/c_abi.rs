@@ -48,6 +48,7 @@ programs! {
     check: C99 Cxx17;
     fork: C99 Cxx17;
     exit: C99 Cxx17;
+    late: C99 Cxx17;
     environment: C99 Cxx17;
     init: C99 Cxx17;
     devices: C99 Cxx17;

@@ -11,6 +11,7 @@ use gpumem::context::config::Limit;
 use gpumem::context::{Config, Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
+use gpumem::observe::{Kind, Recording};
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::Goal;
 use gpumem::tier::{Amount, Reservation, SpaceId, Strategy, Tier, Wait};
@@ -624,4 +625,39 @@ fn a_model_of_two_devices() {
         m.rig.finish();
     }
     assert!(stitches.iter().all(|&n| n > 10), "{stitches:?} stitches: the runs must have done that to mean anything");
+}
+
+/// Each event names the device whose memory it is about, whichever is the current one, and whether a request is a hit or not.
+#[test]
+fn events_name_their_device() {
+    let rig = Rig::new(HostOptions { devices: 2, ..HostOptions::default() }, Config::default());
+    let (ctx, other) = (&rig.ctx, DeviceId(1));
+    let dir = tempfile::tempdir().unwrap();
+    let file = ctx.record_start(&dir.path().join("a.gmrec"), None).unwrap();
+    let on = |flags| ctx.malloc(&Request { size: 3 * MIB, device: Some(other), flags, ..Request::default() }).unwrap();
+    for _ in 0..3 {
+        let p = on(AllocFlags::default());
+        ctx.free(p).unwrap();
+        ctx.device_sync().unwrap();
+    }
+    let exported = on(AllocFlags::EXPORTABLE);
+    let imported = ctx.import_fd(other, &ctx.export_fd(exported).unwrap(), 3 * MIB).unwrap();
+    let resized = rig.malloc(other, 3 * MIB, AllocFlags::default());
+    let resized = ctx.realloc(resized, 64 * MIB, rig.stream(other)).unwrap();
+    let resized = ctx.realloc(resized, 63 * MIB, rig.stream(other)).unwrap();
+    let moved = on(AllocFlags::EVICTABLE);
+    ctx.shift(What::One(moved), Goal::Lower, None, None).unwrap();
+    ctx.shift(What::One(moved), Goal::Device, None, None).unwrap();
+    [exported, imported, resized, moved].iter().for_each(|&p| ctx.free(p).unwrap());
+    ctx.record_stop().unwrap();
+    let recording = Recording::open(&file).unwrap();
+    let about_memory =
+        [Kind::Malloc, Kind::Realloc, Kind::Growth, Kind::Stitch, Kind::Evict, Kind::Restore, Kind::OutOfMemory];
+    for kind in about_memory {
+        let mut of_kind = recording.events.iter().filter(|e| e.event.kind == kind);
+        assert!(of_kind.all(|e| e.event.device == 1), "{kind:?}: {:?}", recording.events);
+    }
+    let count = |kind| recording.events.iter().filter(|e| e.event.kind == kind).count();
+    assert_eq!([Kind::Evict, Kind::Restore].map(count), [1, 1]);
+    assert!(count(Kind::Malloc) >= 7 && count(Kind::Growth) >= 1);
 }

@@ -1,7 +1,8 @@
 //! Recordings of a context's calls: what the file says is what happened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::arena::capture::CaptureOptions;
+use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::observe::history::NEVER;
@@ -307,4 +308,44 @@ fn counters_are_published_until_the_end() {
     assert_eq!(stats["requested"], 3 * M);
     drop(cx);
     assert!(!path.exists());
+}
+
+/// What a capture's abort frees is free in the recording, too.
+#[test]
+fn an_aborted_capture_leaves_nothing_live() {
+    let cx = context();
+    let s = cx.driver().stream_create(DeviceId(0)).unwrap();
+    let (recording, history) = recorded(&cx, || {
+        let capture = cx.capture_begin(s, CaptureOptions::default()).unwrap();
+        for size in [100, 3 * M, 3 * M] {
+            cx.malloc(&Request { size, stream: s, ..Request::default() }).unwrap();
+        }
+        cx.capture_abort(&capture).unwrap();
+    });
+    assert_eq!(left(&history), HashMap::new());
+    assert_eq!(history.lives.len(), 3);
+    assert_eq!(recording.events.iter().filter(|e| e.event.kind == Kind::CaptureRelease).count(), 1);
+}
+
+/// A resize that fails for lack of memory is a request that failed, as a malloc is.
+#[test]
+fn a_resize_that_fails_is_seen() {
+    let host = HostDriver::new(HostOptions { bytes_per_device: 64 * M, ..HostOptions::default() }).unwrap();
+    let cx = Context::new(host, Config::default()).unwrap();
+    let (recording, history) = recorded(&cx, || {
+        let p = malloc(&cx, M, 9);
+        assert_eq!(cx.realloc(p, 1 << 40, StreamHandle::LEGACY).unwrap_err().status, Status::OutOfMemory);
+        assert_eq!(cx.realloc(0, 1 << 40, StreamHandle::LEGACY).unwrap_err().status, Status::OutOfMemory);
+        // No request for memory.
+        assert_eq!(cx.realloc(p + 1, 5, StreamHandle::LEGACY).unwrap_err().status, Status::UnknownPointer);
+        cx.free(p).unwrap();
+    });
+    let failed: Vec<_> = recording
+        .events
+        .iter()
+        .filter(|e| e.event.kind == Kind::OutOfMemory)
+        .map(|e| (e.event.bytes, e.event.tag))
+        .collect();
+    assert_eq!(failed, [(1 << 40, 9), (1 << 40, 0)]);
+    assert_eq!((history.lives.len(), left(&history)), (1, HashMap::new()));
 }

@@ -347,7 +347,7 @@ fn what_a_replay_may_still_use_waits_for_it() {
                 _ => {}
             }
             match how {
-                1 => rig.pool.abort_route(&c.route),
+                1 => drop(rig.pool.abort_route(&c.route)),
                 _ => rig.pool.release_arena(&c.arena),
             }
             rig.pool.release_arena(&c.arena);

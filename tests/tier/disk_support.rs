@@ -37,6 +37,8 @@ struct Gate {
     asked: u64,
     /// What was done, in order.
     log: Vec<&'static str>,
+    /// What a child has open that is forked whenever a lock is waited for.
+    inherited: Vec<File>,
 }
 
 /// Opens the gate in the end, so that a test that fails ends.
@@ -95,6 +97,11 @@ impl Small {
     /// Removals of directories and ends of closes, in order.
     pub fn log(&self) -> Vec<&'static str> {
         self.gate().log.clone()
+    }
+
+    /// How many files a child has open that is forked whenever a lock is waited for.
+    pub fn inherited(&self) -> usize {
+        self.gate().inherited.len()
     }
 
     /// Bytes of files with a name, and of those that somebody has open.
@@ -164,7 +171,15 @@ impl Disk for Small {
     }
 
     fn lock(&self, file: &File, wait: bool) -> io::Result<bool> {
-        self.inner.lock(file, wait)
+        let taken = self.inner.lock(file, wait)?;
+        if wait {
+            self.gate().inherited.push(file.try_clone()?);
+        }
+        Ok(taken)
+    }
+
+    fn unlock(&self, file: &File) {
+        self.inner.unlock(file);
     }
 
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {

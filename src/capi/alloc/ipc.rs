@@ -20,7 +20,7 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 /// It is closed by exec.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
 /// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
-/// GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_DRIVER.
+/// GPUMEM_ERROR_UNSUPPORTED (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -> gpumem_status {
     guard(|| {
@@ -35,12 +35,13 @@ pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -
 
 /// Maps memory that gpumem_export_fd exported, in this or another process.
 ///
-/// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for. out
-/// receives the memory on the given device. The caller owns it and frees it like any other; the
+/// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for; it
+/// must have the same GPUMEM_PAGE_SIZE. What is imported counts as mapped here and there, and takes
+/// nothing from the device. out receives the memory on the given device. The caller owns it and frees it like any other; the
 /// other processes keep theirs.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
-/// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED,
-/// GPUMEM_ERROR_DRIVER.
+/// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
+/// (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_import_fd(
     fd: c_int,

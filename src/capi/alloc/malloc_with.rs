@@ -20,8 +20,9 @@ use std::ffi::{c_int, c_void};
 pub const GPUMEM_MALLOC_SINGLE_HANDLE: u32 = 1;
 /// A single handle that gpumem_export_fd can share with another process.
 pub const GPUMEM_MALLOC_EXPORTABLE: u32 = 2;
-/// Addresses after the allocation are unmapped, so that overruns fault. For debugging; costs
-/// memory.
+/// Addresses after the allocation are unmapped, so that overruns fault: with
+/// GPUMEM_MALLOC_EXPORTABLE those after its last page, else from its end on, as nearly as the
+/// alignment allows. For debugging; costs memory.
 pub const GPUMEM_MALLOC_GUARD: u32 = 4;
 /// Can leave the device and come back at the same addresses: see gpumem_evict. Takes whole pages;
 /// belongs to no arena.
@@ -108,8 +109,8 @@ extensible!(gpumem_pointer_info, 64, 4 * 4 + 6 * 8);
 /// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no
 /// power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
 /// has been exited, or options that are not well formed; GPUMEM_ERROR_UNSUPPORTED where the device
-/// cannot do what a flag asks, and with GPUMEM_POOL=off for an alignment that the driver has not
-/// given.
+/// cannot do what a flag asks, and with GPUMEM_POOL=off for a flag that asks for memory of another
+/// kind and for an alignment that the driver has not given.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_with(
     opts: *const gpumem_malloc_options,

@@ -46,7 +46,7 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
             return Err(Error::invalid(format!("the {handle} stream is CUDA's and cannot be destroyed")));
         }
         let ctx = Context::global()?;
-        let device = ctx.driver().stream_device(handle)?;
+        let device = not_capturing(ctx.driver(), handle)?;
         // Before its handle can be another stream's.
         ctx.forget_stream(handle);
         ctx.driver().stream_destroy(device, handle)

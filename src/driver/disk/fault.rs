@@ -188,6 +188,10 @@ impl Disk for FaultDisk {
         self.inner.lock(file, wait)
     }
 
+    fn unlock(&self, file: &File) {
+        self.inner.unlock(file);
+    }
+
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         self.pass(DiskCall::Allocate)?;
         self.inner.allocate(file, bytes)

@@ -55,6 +55,8 @@ pub trait Disk: Send + Sync {
     /// another holds it; with `wait`, waits for that one. Processes on other machines count where
     /// the file system says so.
     fn lock(&self, file: &File, wait: bool) -> io::Result<bool>;
+    /// Gives a file's lock up, also for a forked child that has the file open.
+    fn unlock(&self, file: &File);
     /// Makes the file `bytes` long and its blocks its own: later writes cannot run out of space.
     /// Nothing is written when it fails. `Unsupported` where the file system has no such call.
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()>;

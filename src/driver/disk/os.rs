@@ -3,6 +3,7 @@
 use super::threads::Workers;
 use super::{Disk, DiskSpace, Lane};
 use crate::base::sync::lock;
+use crate::driver::process;
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -87,11 +88,16 @@ impl Disk for OsDisk {
         }
     }
 
+    fn unlock(&self, file: &File) {
+        // SAFETY: `file` is an open descriptor. It fails only where nothing is locked.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+    }
+
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
         let len = libc::off_t::try_from(bytes).map_err(|_| too_large())?;
         // Going beyond it ends the process with SIGXFSZ.
-        if bytes > largest_file() {
+        if bytes > process::largest_file() {
             return Err(too_large());
         }
         loop {
@@ -149,14 +155,4 @@ fn options(direct: bool) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | if direct { libc::O_DIRECT } else { 0 });
     options
-}
-
-/// The longest file this process may write, bytes (`ulimit -f`).
-fn largest_file() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is writable.
-    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
-        0 => limit.rlim_cur,
-        _ => u64::MAX,
-    }
 }

@@ -9,6 +9,7 @@ use super::captured::Capture;
 use super::device::HostDriver;
 use super::state::State;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::process;
 use crate::driver::{CaptureInfo, CaptureMode, Driver, GraphHandle};
 use std::sync::atomic::Ordering;
 
@@ -94,7 +95,7 @@ impl HostDriver {
             return Err(Error::new(Status::Capturing, format!("stream {s} is being captured already")));
         }
         let info = CaptureInfo { id: st.graphs.number(), graph: st.graphs.number() };
-        let thread = std::thread::current().id();
+        let thread = process::thread_number();
         let ties = st.graphs.ties();
         l.capture = Some(Box::new(Capture { info, mode, thread, valid: true, nodes: Vec::new(), ties }));
         self.captures.fetch_add(1, Ordering::Release);
@@ -109,7 +110,7 @@ impl HostDriver {
         let lane = self.lane(st, dev, s)?;
         let l = st.lanes.get_mut(lane)?;
         let Some(c) = &l.capture else { return Err(Error::invalid(format!("stream {s} is not being captured"))) };
-        let by_another = c.mode != CaptureMode::Relaxed && c.thread != std::thread::current().id();
+        let by_another = c.mode != CaptureMode::Relaxed && c.thread != process::thread_number();
         let capture = l.capture.take();
         self.captures.fetch_sub(1, Ordering::Release);
         self.handles.set_captured(s, false);

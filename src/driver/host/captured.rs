@@ -6,15 +6,15 @@ use super::graphs::Node;
 use super::op::Submission;
 use super::ties::Ties;
 use crate::base::{Error, Result, Status};
+use crate::driver::process;
 use crate::driver::{CaptureInfo, CaptureMode};
-use std::thread::ThreadId;
 
 /// A capture in progress.
 pub(super) struct Capture {
     pub(super) info: CaptureInfo,
     pub(super) mode: CaptureMode,
     /// Who began it.
-    pub(super) thread: ThreadId,
+    pub(super) thread: u32,
     /// No illegal call has been made.
     pub(super) valid: bool,
     pub(super) nodes: Vec<Node>,
@@ -42,7 +42,7 @@ impl Capture {
     pub(super) fn forbids_here(&self) -> bool {
         match self.mode {
             CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => self.thread == std::thread::current().id(),
+            CaptureMode::ThreadLocal => self.thread == process::thread_number(),
             CaptureMode::Relaxed => false,
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::base::{size, Error, Result, Status};
 use crate::driver::pages::alignment;
+use crate::driver::process;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -178,6 +179,14 @@ pub(super) fn memfd(sealable: bool) -> Result<OwnedFd> {
 
 /// Sets a file's size; what is new is sparse.
 pub(super) fn set_len(file: &OwnedFd, size: u64) -> Result<()> {
+    let most = process::largest_file();
+    if size > most {
+        let (size, most) = (size::human(size), size::human(most));
+        return Err(Error::new(
+            Status::Driver,
+            format!("the host device's memory is a file, which would have {size}; ulimit -f allows {most}: raise it"),
+        ));
+    }
     // SAFETY: `file` is an open descriptor.
     if unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) } != 0 {
         return Err(failed("ftruncate", size::human(size)));

@@ -10,6 +10,7 @@
 
 use super::os;
 use crate::base::{size, DeviceId, Error, Result, Status};
+use crate::driver::process;
 use crate::driver::{PhysFlags, PhysHandle};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -157,7 +158,7 @@ impl Physical {
         let end = offset_of(key) + size;
         let s = self.store(dev)?;
         if end > s.file_len {
-            let len = end.next_multiple_of(FILE_STEP);
+            let len = end.next_multiple_of(FILE_STEP).min(process::largest_file()).max(end);
             os::set_len(&s.file, len)?;
             s.file_len = len;
         }

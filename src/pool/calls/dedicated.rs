@@ -39,10 +39,11 @@ impl Pool {
         };
         let mapped = round_up(req.size.max(1), self.page).ok_or_else(|| too_large(req.size))?;
         let guard = if has(AllocFlags::GUARD) { self.page } else { 0 };
-        // A guarded block ends where its mapping ends, as nearly as the promised alignment allows.
+        // A guarded block ends where its mapping ends, as nearly as the promised alignment allows;
+        // one to export starts where it starts, since that is what an importer gets.
         let aligned = align.max(SMALL_MIN);
         let lead = match guard {
-            _ if guard == 0 || aligned > self.page => 0,
+            _ if guard == 0 || flags.posix_fd || aligned > self.page => 0,
             _ => mapped - round_up(req.size.max(1), aligned).ok_or_else(|| too_large(req.size))?.min(mapped),
         };
         let _changing = self.change();

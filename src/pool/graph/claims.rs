@@ -96,24 +96,28 @@ impl Pool {
         }
     }
 
-    /// Frees all that the route, which has ended, allocated and that is live.
-    pub(crate) fn free_claimed(&self, route: &Route) {
+    /// Frees all that the route, which has ended, allocated and that is live. Returns their
+    /// addresses.
+    pub(crate) fn free_claimed(&self, route: &Route) -> Vec<u64> {
+        let mut freed = Vec::new();
         for claim in std::mem::take(&mut *lock(&route.claims)) {
             for (number, last) in claim.until.unwrap_or_else(|| self.ids_of(&claim.part)) {
                 let first = claim.since.iter().find(|s| s.0 == number).map_or(0, |s| s.1);
-                self.free_between(number, first, last);
+                self.free_between((number, first, last), &mut freed);
             }
         }
+        freed
     }
 
     /// Frees what is live in a heap and whose id comes after `first` and not after `last`.
-    fn free_between(&self, number: u32, first: u64, last: u64) {
+    fn free_between(&self, (number, first, last): (u32, u64, u64), freed: &mut Vec<u64>) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
         // What an arena's end has in hand it frees itself.
         let meant = |&p: &Place| (first + 1..=last).contains(&st.at(p).id) && !st.is_reclaimed(p);
         for place in st.live().filter(meant).collect::<Vec<_>>() {
             let addr = st.at(place).addr;
+            freed.push(addr);
             let mut users = st.take_users(addr);
             self.bring_near(addr, &mut users);
             st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);

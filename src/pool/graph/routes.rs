@@ -120,10 +120,11 @@ impl Pool {
         }
     }
 
-    /// Ends a route and frees every block that was allocated by it and is live.
-    pub fn abort_route(&self, route: &Route) {
+    /// Ends a route and frees every block that was allocated by it and is live. Returns their
+    /// addresses.
+    pub fn abort_route(&self, route: &Route) -> Vec<u64> {
         self.end_route(route);
-        self.free_claimed(route);
+        self.free_claimed(route)
     }
 
     pub(crate) fn end_routes(&self, arena: &GraphArena) {

@@ -30,6 +30,8 @@ pub(super) const PART: &str = "part";
 /// The end of the name of a finished one.
 pub(super) const SLOT: &str = "slot";
 const LOCK: &str = "lock";
+/// How often to look for files to remove.
+const LOOKS: usize = 3;
 
 /// A directory of one's own.
 #[derive(Debug)]
@@ -53,10 +55,15 @@ pub(super) fn claim(disk: &dyn Disk, mount: &Path) -> Result<(Claim, Reclaimed)>
     make_root(disk, &root)?;
     let guard = open_lock(disk, &root.join("guard"))?;
     let locks = lock(disk, &guard, true, &root)?.is_some();
-    let claim = make_own(disk, &root, locks)?;
-    let dead = find_dead(disk, &claim, locks)?;
+    let made = make_own(disk, &root, locks).and_then(|claim| {
+        let dead = find_dead(disk, &claim, locks)?;
+        Ok((claim, dead))
+    });
     // Others may go on: a dead directory is held by its lock, and removing it may take a while.
+    // Closing the file is not enough: a child that was forked meanwhile has it open, too.
+    disk.unlock(&guard);
     drop(guard);
+    let (claim, dead) = made?;
     let mut reclaimed = Reclaimed::default();
     for (dir, _lock) in dead {
         // What cannot be removed now stays for the next store.
@@ -155,15 +162,29 @@ fn owner(dir: &Path) -> Option<Identity> {
 /// Removes a directory and the files in it that a store makes; others stay, and the directory with
 /// them.
 fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<()> {
-    for path in disk.list(dir)? {
-        if !path.extension().is_some_and(|e| e == PART || e == SLOT) {
-            continue;
+    // Another thread of this process may still rename and remove files: what has gone meanwhile is
+    // removed, what has another name now is found by the next look, and one that cannot be removed
+    // does not keep the others.
+    let mut left = Ok(());
+    for _ in 0..LOOKS {
+        let mut files = disk.list(dir)?;
+        files.retain(|path| path.extension().is_some_and(|e| e == PART || e == SLOT));
+        if files.is_empty() {
+            break;
         }
-        let bytes = fs::symlink_metadata(&path).map(|m| m.len()).unwrap_or(0);
-        disk.remove(&path)?;
-        reclaimed.files += 1;
-        reclaimed.bytes = reclaimed.bytes.saturating_add(bytes);
+        left = Ok(());
+        for path in files {
+            let bytes = fs::symlink_metadata(&path).map(|m| m.len()).unwrap_or(0);
+            match disk.remove(&path) {
+                Ok(()) => {
+                    reclaimed.files += 1;
+                    reclaimed.bytes = reclaimed.bytes.saturating_add(bytes);
+                }
+                failed => left = left.and(gone(failed)),
+            }
+        }
     }
+    left?;
     // Last: without it, another process would take the directory for dead.
     gone(disk.remove(&dir.join(LOCK)))?;
     gone(disk.remove_dir(dir))?;

@@ -10,6 +10,7 @@ use super::inside::in_a_shift;
 use super::register::{Listed, Register};
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
+use crate::driver::process::thread_number;
 use crate::pool::{AllocInfo, Guest};
 use crate::tier::disk::{Slot, Store};
 use crate::tier::host::HostMemory;
@@ -17,7 +18,6 @@ use crate::tier::promise::Lack;
 use crate::tier::{Drawn, Source, Space, SpaceId, Tier};
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
-use std::thread::{current, ThreadId};
 
 /// Where bytes are.
 pub(super) enum Place {
@@ -71,7 +71,8 @@ impl fmt::Debug for Place {
 /// Who has claimed an item.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
-    thread: ThreadId,
+    /// The system's number: unlike Rust's, it is known until the thread has ended.
+    thread: u32,
     /// The claim will free memory of the device, if all goes well.
     leaves_device: bool,
 }
@@ -202,7 +203,7 @@ impl Item {
         }
         let place = st.place.take();
         let leaves_device = leaves && matches!(place, Some(Place::Device));
-        st.by = Some(Holder { thread: current().id(), leaves_device });
+        st.by = Some(Holder { thread: thread_number(), leaves_device });
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
@@ -242,8 +243,9 @@ impl Item {
 
     /// Waits while a thread that takes it off the device has it.
     pub(super) fn wait_to_leave(&self) {
+        let me = thread_number();
         let mut st = lock(&self.state);
-        while st.by.is_some_and(|by| by.leaves_device && by.thread != current().id()) {
+        while st.by.is_some_and(|by| by.leaves_device && by.thread != me) {
             st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -117,3 +117,21 @@ fn running_out_of_mappings_names_the_limit() {
     d.set_async(D, va + i * PAGE, 1, PAGE, LEGACY).unwrap();
     assert_eq!(d.take_reports(), []);
 }
+
+/// Beyond `ulimit -f` the kernel would end the process.
+#[test]
+fn the_longest_file_of_the_process_is_an_error() {
+    alone!("the_longest_file_of_the_process_is_an_error");
+    let host = HostDriver::new(HostOptions { bytes_per_device: GIB, ..HostOptions::default() }).unwrap();
+    let limit = libc::rlimit { rlim_cur: 64 * MIB, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is this test's own; the process is this test's alone.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+    for posix_fd in [false, true] {
+        let flags = PhysFlags { posix_fd, ..PhysFlags::default() };
+        let small = host.phys_create(D, 32 * MIB, flags).unwrap();
+        let e = host.phys_create(D, 128 * MIB, flags).unwrap_err();
+        assert!(e.status == Status::Driver && e.message.contains("ulimit -f"), "{e}");
+        host.phys_release(small).unwrap();
+    }
+    assert_eq!(host.mem_info(D).unwrap().free, GIB);
+}

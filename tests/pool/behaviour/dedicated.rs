@@ -56,6 +56,27 @@ fn exported_memory_shows_the_same_bytes_where_it_is_imported() {
     here.close();
 }
 
+/// What is exported starts where the importer's memory starts, also with a guard behind it.
+#[test]
+fn guarded_memory_is_the_same_where_it_is_imported() {
+    let (here, there) = (Rig::small(), Rig::small());
+    let (s, t) = (here.stream(), there.stream());
+    let flags = AllocFlags(AllocFlags::EXPORTABLE.0 | AllocFlags::GUARD.0);
+    let p = here.malloc_with(1000, s, flags);
+    here.fill(s, p, 1000, 42);
+    let q = there.pool.import_fd(&here.pool.export_fd(p).unwrap(), 1000, t).unwrap();
+    there.check(t, q, 1000, 42);
+    let end = p + here.pool.info(p).unwrap().usable;
+    assert_eq!(end % PAGE, 0);
+    here.host.launch(D, s, Kernel::new("overrun").writes(end..end + 1)).unwrap();
+    here.sync();
+    assert_eq!(here.host.take_reports().len(), 1);
+    here.free(p, s);
+    there.free(q, t);
+    here.close();
+    there.close();
+}
+
 /// A guarded block ends as near to its guard as the alignment that every block has allows.
 #[test]
 fn a_guarded_block_keeps_the_alignment() {

@@ -149,6 +149,38 @@ fn without_the_pool_the_driver_serves_every_request() {
     assert_eq!(host.mem_info(D).unwrap().free, GIB);
 }
 
+/// A free of what is not live, before anything was allocated, counts, and leaves the limit as it is.
+#[test]
+fn without_the_pool_a_stray_free_keeps_the_limit() {
+    let (_host, ctx) = context(2, Config { pool: false, limit: Limit::Bytes(8 * MIB), ..Config::default() });
+    assert_eq!(ctx.free(0x1234_0000).unwrap_err().status, Status::UnknownPointer);
+    assert_eq!(ctx.realloc(0x1234_0000, 5, StreamHandle::LEGACY).unwrap_err().status, Status::UnknownPointer);
+    let e = ctx.malloc(&request(9 * MIB, StreamHandle::LEGACY)).unwrap_err();
+    assert_eq!(e.status, Status::OutOfMemory);
+    let unknown = |d| ctx.stats(DeviceId(d)).map(|s| (s.unknown_pointers, s.limit)).unwrap();
+    assert_eq!([unknown(0), unknown(1)], [(1, 8 * MIB), (0, 8 * MIB)]);
+}
+
+/// The driver's own allocator has no memory of these kinds: they are refused, not given as plain memory.
+#[test]
+fn without_the_pool_there_are_no_exports_nor_guards() {
+    let (_host, ctx) = context(1, Config { pool: false, ..Config::default() });
+    for flags in [AllocFlags::SINGLE_HANDLE, AllocFlags::EXPORTABLE, AllocFlags::GUARD, AllocFlags::EVICTABLE] {
+        let e = ctx.malloc(&Request { flags, ..request(MIB, StreamHandle::LEGACY) }).unwrap_err();
+        assert_eq!(e.status, Status::Unsupported, "{flags:?}");
+    }
+    let p = ctx.malloc(&request(MIB, StreamHandle::LEGACY)).unwrap();
+    assert_eq!(ctx.export_fd(p).unwrap_err().status, Status::Unsupported);
+    let (_other, with) = context(1, Config::default());
+    let exported =
+        with.malloc(&Request { flags: AllocFlags::EXPORTABLE, ..request(MIB, StreamHandle::LEGACY) }).unwrap();
+    let fd = with.export_fd(exported).unwrap();
+    assert_eq!(ctx.import_fd(D, &fd, MIB).unwrap_err().status, Status::Unsupported);
+    assert_eq!(ctx.stats(D).map(|s| s.allocations), Ok(1));
+    ctx.free(p).unwrap();
+    with.free(exported).unwrap();
+}
+
 #[test]
 fn without_the_pool_each_device_has_its_counters_and_its_limit() {
     let (host, ctx) = context(2, Config { pool: false, limit: Limit::Bytes(8 * MIB), ..Config::default() });

@@ -1,8 +1,10 @@
 //! What dead processes leave is removed; what the living have is not.
 
 use super::*;
+use crate::disk_support::Small;
+use gpumem::base::size::GIB;
 use gpumem::driver::disk::identity::Identity;
-use gpumem::driver::disk::DiskCall;
+use gpumem::driver::disk::{DiskCall, DiskRule, Effect};
 use gpumem::tier::disk::Reclaimed;
 
 /// A directory as a process would have left it, with two files of 5 bytes.
@@ -90,6 +92,38 @@ fn stores_open_and_close_at_once() {
         }
     });
     assert_eq!(mount.stores(), Vec::<PathBuf>::new());
+}
+
+/// At the exit of the process another thread may be removing files: those that are gone already, and one that cannot go, do not
+/// keep the others.
+#[test]
+fn what_cannot_be_removed_does_not_keep_the_rest() {
+    for errno in [libc::ENOENT, libc::EACCES] {
+        let mount = Mount::new("some");
+        let (disk, store) = faulty(&mount, &small_chunks());
+        let mut own = buffers(1, 64 * KIB);
+        (0..5).for_each(|i| {
+            put(&store, i, 1000, &mut own).unwrap();
+        });
+        let third = DiskRule { call: Some(DiskCall::Remove), after: 2, effect: Effect::Errno(errno), lasting: false };
+        disk.set(&[third]);
+        let dir = store.dir();
+        drop(store);
+        assert_eq!(disk.fired(), 1);
+        assert_eq!(mount.stores(), Vec::<PathBuf>::new(), "{errno}: {:?}", files(&dir));
+    }
+}
+
+/// A child that is forked while a store is opened has all of its files open, for as long as it lives.
+#[test]
+fn a_child_forked_while_a_store_opens_keeps_nobody_waiting() {
+    let mount = Mount::new("child");
+    let disk = Small::new(&mount.0, GIB, false);
+    let store = Store::open_on(disk.clone(), &mount.0, &small_chunks()).unwrap();
+    assert_eq!(disk.inherited(), 1, "the lock that others wait for");
+    let guard = store.dir().parent().unwrap().join("guard");
+    let other = os().open_lock(&guard).unwrap();
+    assert!(os().lock(&other, false).unwrap(), "another process waits");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn make(config: impl FnOnce() -> Result<Config>) -> Result<(&'static Context, bo
 fn forked() -> Error {
     Error::new(
         Status::Forked,
-        "this process was forked after gpumem had started, or while it did, and device memory does not survive a fork; start gpumem in \
-         the child only, or use fork and exec",
+        "this process was forked after gpumem had started, or while it did, and device memory does not survive a fork; \
+         start gpumem in the child only, or use fork and exec",
     )
 }

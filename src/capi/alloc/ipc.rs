@@ -37,8 +37,8 @@ pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -
 ///
 /// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for; it
 /// must have the same GPUMEM_PAGE_SIZE. What is imported counts as mapped here and there, and takes
-/// nothing from the device. out receives the memory on the given device. The caller owns it and frees it like any other; the
-/// other processes keep theirs.
+/// nothing from the device. out receives the memory on the given device. The caller owns it and
+/// frees it like any other; the other processes keep theirs.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
 /// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
 /// (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.

@@ -98,7 +98,7 @@ typedef struct gpumem_capture_stats {
     uint64_t planned;
     // Allocations above 64 KiB that were not where a layout had them, a count.
     uint64_t deviations;
-    // Streams that allocated, a count.
+    // Streams that took part, a count.
     uint64_t streams;
 } gpumem_capture_stats;
 

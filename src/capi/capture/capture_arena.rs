@@ -108,7 +108,7 @@ pub struct gpumem_capture_stats {
     pub planned: u64,
     /// Allocations above 64 KiB that were not where a layout had them, a count.
     pub deviations: u64,
-    /// Streams that allocated, a count.
+    /// Streams that took part, a count.
     pub streams: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::driver::process;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -172,7 +172,7 @@ impl Recorder {
             })?;
             let head =
                 [format::head(), format::block(Holds::Info, 0, 0, self.info(options, began).as_bytes())].concat();
-            out.write_all(&head).and_then(|()| out.flush()).map_err(|e| {
+            out.write_all(&head).map_err(|e| {
                 Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", name.display()))
             })?;
             if name != *wanted && !options.quiet {
@@ -415,7 +415,7 @@ impl Drop for Recorder {
 
 /// Makes a file that was not there: where one of that name is, `.` and the process's number are
 /// added, and where that is there too, as of an earlier recording of the process, `.2`, `.3`, ....
-fn create(path: &Path) -> io::Result<(BufWriter<File>, PathBuf)> {
+fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = path.as_os_str().to_owned();
         match n {
@@ -424,7 +424,7 @@ fn create(path: &Path) -> io::Result<(BufWriter<File>, PathBuf)> {
             n => name.push(format!(".{}.{n}", std::process::id())),
         }
         match File::create_new(&name) {
-            Ok(file) => return Ok((BufWriter::with_capacity(1 << 16, file), name.into())),
+            Ok(file) => return Ok((file, name.into())),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }

@@ -5,12 +5,13 @@ use gpumem::base::{DeviceId, StreamHandle};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::observe::history::NEVER;
-use gpumem::observe::{Event, History, Kind, Recording};
+use gpumem::observe::{Event, History, Kind, Options, Recorder, Recording};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use test_support::alone;
 
 const M: u64 = 1 << 20;
 
@@ -51,6 +52,30 @@ fn no_recording_takes_the_place_of_another() {
         .collect();
     let allocations = files.iter().map(|f| History::of(&Recording::open(f).unwrap()).lives.len());
     assert_eq!(allocations.collect::<Vec<_>>(), [0, 1, 2, 3], "{files:?}");
+}
+
+/// As on a full disk: what the file has and what it lacks is all that happened.
+#[test]
+fn a_file_that_takes_no_more_has_the_events_that_are_said() {
+    alone!("a_file_that_takes_no_more_has_the_events_that_are_said");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.gmrec");
+    let recorder = Recorder::default();
+    recorder.start(&Options { file: Some(path.clone()), ..Options::default() }).unwrap();
+    let limit = libc::rlimit { rlim_cur: 1 << 16, rlim_max: 1 << 16 };
+    // SAFETY: the struct is complete; only this process, made for it, is affected. A write beyond
+    // the limit is an error then, and no signal.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        assert_ne!(libc::signal(libc::SIGXFSZ, libc::SIG_IGN), libc::SIG_ERR);
+    }
+    for i in 0..100_000 {
+        recorder.push(Event { address: i * 7919, bytes: i, ..Event::new(Kind::Malloc, recorder.now()) });
+    }
+    let summary = recorder.stop().unwrap();
+    assert!(summary.events > 0 && summary.lost > 0, "{summary:?}");
+    assert_eq!(summary.events + summary.lost, 100_000);
+    assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
 }
 
 /// Live allocations by address, as the history has them at its end: bytes and tag.

@@ -134,9 +134,9 @@ impl Recorder {
         self.wanted.load(Relaxed) != 0
     }
 
-    /// Whether a recording is under way, to a file or for the last events.
+    /// Whether a recording to a file is under way.
     pub fn is_recording(&self) -> bool {
-        self.current.load(Relaxed) != 0
+        self.running().is_some_and(|r| r.file.is_some())
     }
 
     /// Nanoseconds of the clock of events. It is the system's, which takes 33 ns on a Xeon where the
@@ -151,13 +151,18 @@ impl Recorder {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a recording; the file that is written. `Invalid` while one is under way, or when the
-    /// file cannot be made.
+    /// Begins a recording; the file that is written. One with a file takes the place of one without,
+    /// and one without does nothing while another is under way, which keeps the last events too.
+    /// `Invalid` while one to a file is under way, or when the file cannot be made.
     pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
         let _changing = lock(&self.changing);
-        if let Some(running) = self.running() {
-            let to = running.file.map_or("the last events only".into(), |f| f.display().to_string());
-            return Err(Error::invalid(format!("a recording is under way already, to {to}; stop that first")));
+        match self.running() {
+            Some(_) if options.file.is_none() => return Ok(None),
+            Some(Running { file: Some(to), .. }) => {
+                let to = to.display();
+                return Err(Error::invalid(format!("a recording is under way already, to {to}; stop that first")));
+            }
+            _ => {}
         }
         let mut symbols = Symbols::default();
         if options.stack_depth > 0 && options.file.is_some() {
@@ -191,11 +196,14 @@ impl Recorder {
         let thread = thread.map_err(|e| Error::invalid(format!("no thread for the recording: {e}")))?;
         let _ = session.writer.set(thread.thread().clone());
         let number = session.number;
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) =
-            Some(Running { session, file: path.clone(), began });
+        let running = Running { session, file: path.clone(), began };
+        let before = self.session.write().unwrap_or_else(PoisonError::into_inner).replace(running);
         self.depth.store(u32::try_from(options.stack_depth).unwrap_or(u32::MAX), Relaxed);
         self.current.store(number, Release);
         self.wanted.fetch_or(RECORDS, Relaxed);
+        if let Some(before) = before {
+            before.session.end();
+        }
         Ok(path)
     }
 
@@ -217,10 +225,20 @@ impl Recorder {
         info.to_string()
     }
 
-    /// Ends the recording and waits until it is written; `None` when none is under way, or in a
-    /// forked child.
+    /// Ends the recording to a file and waits until it is written; `None` when none is under way, or
+    /// in a forked child.
     pub fn stop(&self) -> Option<Summary> {
         let _changing = lock(&self.changing);
+        self.is_recording().then(|| self.finish())?
+    }
+
+    /// Ends whatever is under way: nothing is recorded and no last events are kept any more.
+    pub fn end(&self) {
+        let _changing = lock(&self.changing);
+        self.finish();
+    }
+
+    fn finish(&self) -> Option<Summary> {
         let running = self.session.write().unwrap_or_else(PoisonError::into_inner).take()?;
         self.wanted.fetch_and(!RECORDS, Relaxed);
         self.current.store(0, Release);
@@ -409,7 +427,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
 }
 
@@ -538,7 +556,19 @@ mod tests {
         (0..5000).for_each(|i| recorder.push(Event { bytes: i, ..Event::new(Kind::Malloc, recorder.now()) }));
         let last: Vec<u64> = recorder.last_events().iter().map(|h| h.event.bytes).collect();
         assert_eq!(last, (4990..5000).collect::<Vec<_>>());
-        recorder.stop();
+        // That is no recording to a program, which may begin one.
+        assert!(recorder.stop().is_none() && recorder.is_on());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rec");
+        recorder.start(&options(Path::new("/no/such/place/a.rec"))).unwrap_err();
+        assert_eq!(recorder.last_events().len(), 10, "a recording that did not begin took their place");
+        recorder.start(&options(&file)).unwrap();
+        recorder.push(Event { bytes: 7, ..Event::new(Kind::Malloc, recorder.now()) });
+        assert_eq!(recorder.start(&Options { keep: 10, ..Options::default() }).unwrap(), None);
+        let summary = recorder.stop().unwrap();
+        assert_eq!((summary.file.as_deref(), summary.events, recorder.is_on()), (Some(&*file), 1, false));
+        recorder.start(&Options { keep: 10, ..Options::default() }).unwrap();
+        recorder.end();
         assert!(!recorder.is_on() && recorder.last_events().is_empty());
     }
 

@@ -78,6 +78,23 @@ fn a_file_that_takes_no_more_has_the_events_that_are_said() {
     assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
 }
 
+#[test]
+fn what_keeps_the_last_events_is_no_recording() {
+    let mut config = Config::default();
+    config.snapshot_on.oom = true;
+    let cx = Context::new(HostDriver::new(HostOptions::default()).unwrap(), config).unwrap();
+    cx.free(malloc(&cx, 100, 0)).unwrap();
+    assert!(cx.record_stop().unwrap_err().message.contains("no recording is under way"));
+    // Begun and ended like any other, and before and after it the last events are kept.
+    let last = || cx.recorder().last_events().len();
+    let before = last();
+    let (_, history) = recorded(&cx, || cx.free(malloc(&cx, 100, 0)).unwrap());
+    assert_eq!(history.lives.len(), 1);
+    assert!(cx.record_stop().is_err());
+    cx.free(malloc(&cx, 100, 0)).unwrap();
+    assert!(before >= 2 && last() >= 2, "{before} and {} events", last());
+}
+
 /// Live allocations by address, as the history has them at its end: bytes and tag.
 fn left(h: &History) -> HashMap<u64, (u64, u64)> {
     h.lives.iter().filter(|l| l.to == NEVER).map(|l| (l.address, (l.bytes, l.tag))).collect()

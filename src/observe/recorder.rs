@@ -196,7 +196,9 @@ impl Recorder {
         let thread = thread.map_err(|e| Error::invalid(format!("no thread for the recording: {e}")))?;
         let _ = session.writer.set(thread.thread().clone());
         let number = session.number;
-        let running = Running { session, file: path.clone(), began };
+        // By a name that is good in whatever folder the process is later: it may be read again.
+        let file = path.as_ref().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone()));
+        let running = Running { session, file, began };
         let before = self.session.write().unwrap_or_else(PoisonError::into_inner).replace(running);
         self.depth.store(u32::try_from(options.stack_depth).unwrap_or(u32::MAX), Relaxed);
         self.current.store(number, Release);

@@ -95,6 +95,25 @@ fn what_keeps_the_last_events_is_no_recording() {
     assert!(before >= 2 && last() >= 2, "{before} and {} events", last());
 }
 
+#[test]
+fn a_recording_by_a_relative_name_is_read_from_any_folder() {
+    alone!("a_recording_by_a_relative_name_is_read_from_any_folder");
+    let dir = tempfile::tempdir().unwrap();
+    std::env::set_current_dir(dir.path()).unwrap();
+    let cx = context();
+    cx.record_start(Path::new("a.gmrec"), None).unwrap();
+    malloc(&cx, 100, 0);
+    std::env::set_current_dir("/").unwrap();
+    let mut ages = Vec::new();
+    cx.visit_with_past(&mut |_, _, past| {
+        ages.push(past.age_ns);
+        true
+    })
+    .unwrap();
+    assert!(ages.len() == 1 && ages.iter().all(|age| *age > 0), "{ages:?}");
+    cx.record_stop().unwrap();
+}
+
 /// Live allocations by address, as the history has them at its end: bytes and tag.
 fn left(h: &History) -> HashMap<u64, (u64, u64)> {
     h.lives.iter().filter(|l| l.to == NEVER).map(|l| (l.address, (l.bytes, l.tag))).collect()

@@ -43,7 +43,9 @@ fn write(
     draw(&area)?;
     area.present()?;
     drop(area);
-    Ok(fs::write(to, svg)?)
+    // Names of files may have characters that XML has no way to write.
+    let kept = |c: char| c == '\n' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'));
+    Ok(fs::write(to, svg.replace(|c| !kept(c), "\u{fffd}"))?)
 }
 
 fn draw_memory(area: &Area<'_>, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {

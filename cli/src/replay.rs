@@ -208,7 +208,7 @@ impl Curve {
         let mut most = 0;
         for op in ops {
             let Some(size) = self.sizes.get_mut(op.slot as usize) else { continue };
-            self.live = self.live + op.size - std::mem::replace(size, op.size);
+            self.live = self.live.saturating_add(op.size).saturating_sub(std::mem::replace(size, op.size));
             most = most.max(self.live);
         }
         let operations = self.samples.last().map_or(0, |s| s.operations) + ops.len() as u64;

@@ -20,6 +20,12 @@ pub fn json(report: &impl Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
+/// A file's text for a line of a terminal: programs on a command line have lines of their own, and
+/// names may have what a terminal obeys.
+pub fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// Lines of `label  value`, aligned.
 #[derive(Default)]
 pub struct Table {
@@ -42,7 +48,7 @@ impl Table {
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let width = self.rows.iter().filter(|(_, v)| !v.is_empty()).map(|(l, _)| l.chars().count()).max().unwrap_or(0);
         for (label, value) in &self.rows {
-            writeln!(out, "{}", format!("{label:width$}  {value}").trim_end())?;
+            writeln!(out, "{}", one_line(format!("{label:width$}  {value}").trim_end()))?;
         }
         Ok(())
     }

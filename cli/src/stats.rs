@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
             Seen::Snapshot(snapshot) => {
                 let mut out = io::stdout().lock();
                 for sentence in snapshot.get("report").and_then(Value::as_array).into_iter().flatten() {
-                    writeln!(out, "{}", sentence.as_str().unwrap_or_default())?;
+                    writeln!(out, "{}", report::one_line(sentence.as_str().unwrap_or_default()))?;
                 }
             }
         }
@@ -92,8 +92,7 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
     let mut t = Table::default();
     if let Some(command) = recording.info.get("command").and_then(Value::as_array) {
         let words: Vec<&str> = command.iter().filter_map(Value::as_str).collect();
-        // Programs on the command line have lines; a table's row is one.
-        t.row("command", words.join(" ").replace(char::is_control, " "));
+        t.row("command", words.join(" "));
     }
     t.row("time", format!("{:.3} s", n("nanoseconds") as f64 / 1e9));
     t.row("events", format!("{}, {} lost", count("events"), count("lost")));
@@ -113,7 +112,7 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
     let mut alive: HashMap<(u32, u64), (u64, u64)> = HashMap::new();
     for l in history.lives.iter().filter(|l| l.to == gpumem::observe::history::NEVER) {
         let sum = alive.entry((l.stack, l.tag)).or_default();
-        *sum = (sum.0 + l.bytes, sum.1 + 1);
+        *sum = (sum.0.saturating_add(l.bytes), sum.1 + 1);
     }
     let mut alive: Vec<_> = alive.into_iter().collect();
     alive.sort_by_key(|&(key, (bytes, _))| (std::cmp::Reverse(bytes), key));

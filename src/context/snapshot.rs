@@ -10,6 +10,8 @@ use crate::pool::{Alive, AllocFlags, HeapView, Is, Pool, PoolStats};
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -379,13 +381,26 @@ fn write(file: &Path, picture: &Value) -> Result<()> {
     if std::fs::metadata(file).is_ok_and(|there| !there.is_file()) {
         return std::fs::write(file, picture.to_string()).map_err(failed);
     }
-    let mut partial = file.as_os_str().to_owned();
-    partial.push(".partial");
-    let written = std::fs::write(&partial, picture.to_string()).and_then(|()| std::fs::rename(&partial, file));
+    let (mut out, partial) = partial(file).map_err(failed)?;
+    let written = out.write_all(picture.to_string().as_bytes()).and_then(|()| std::fs::rename(&partial, file));
     written.map_err(|e| {
         let _ = std::fs::remove_file(&partial);
         failed(e)
     })
+}
+
+/// A new file beside `file`, of this call alone: other threads and processes may write the same
+/// snapshot, as ranks do that run out of memory together.
+fn partial(file: &Path) -> std::io::Result<(File, PathBuf)> {
+    for n in 0_u32.. {
+        let mut name = file.as_os_str().to_owned();
+        name.push(format!(".{}.{n}.partial", std::process::id()));
+        match File::create_new(&name) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            made => return made.map(|file| (file, name.into())),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 /// A stream as text: handles may be larger than what JSON's readers keep of a number.
@@ -564,7 +579,28 @@ mod tests {
         assert_eq!(&begin, br#"{"arenas":"#);
         // What fails leaves nothing behind.
         assert!(context.snapshot_to(dir.path(), "call").is_err());
-        assert!(!dir.path().with_extension("partial").exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the snapshot and the pipe");
         assert!(context.snapshot_to(Path::new("/no/such/place/s.json"), "call").is_err());
+    }
+
+    #[test]
+    fn snapshots_to_one_file_are_each_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("s.json");
+        // Long and short ones, so that what is left of another shows.
+        let pictures = [json!({"a": "x".repeat(1 << 16)}), json!({"b": 1})];
+        std::thread::scope(|s| {
+            let writers: Vec<_> = pictures
+                .iter()
+                .map(|picture| s.spawn(|| (0..test_support::rounds(300)).for_each(|_| write(&file, picture).unwrap())))
+                .collect();
+            while !writers.iter().all(|w| w.is_finished()) {
+                if let Ok(bytes) = std::fs::read(&file) {
+                    let read: Value = serde_json::from_slice(&bytes).unwrap();
+                    assert!(pictures.contains(&read));
+                }
+            }
+        });
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no partial one is left");
     }
 }

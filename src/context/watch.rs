@@ -62,8 +62,7 @@ impl Context {
                 self.complain(&e);
             }
         }
-        let wants_last = self.config.snapshot_on.oom && self.config.snapshot_events > 0;
-        if self.config.record.is_none() && !wants_last {
+        if self.config.record.is_none() && !self.wants_last() {
             return;
         }
         // Another context of the process may have begun it.
@@ -74,6 +73,11 @@ impl Context {
             }
         }
         self.watch();
+    }
+
+    /// Whether the last events are kept with no recording under way.
+    fn wants_last(&self) -> bool {
+        self.config.snapshot_on.oom && self.config.snapshot_events > 0
     }
 
     /// A line on stderr, unless `GPUMEM_LOG` is 0.
@@ -111,6 +115,11 @@ impl Context {
     /// Ends the recording and waits until it is written. `Invalid` when none is under way.
     pub fn record_stop(&self) -> Result<Summary> {
         let summary = self.recorder.stop();
+        if summary.is_some() && self.wants_last() {
+            if let Err(e) = self.recorder.start(&self.record_options(None)) {
+                self.complain(&e);
+            }
+        }
         self.unwatch();
         summary
             .ok_or_else(|| Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one"))
@@ -450,7 +459,7 @@ impl Context {
         if self.config.snapshot_on.exit {
             self.snapshot_by_itself("exit", None);
         }
-        self.recorder.stop();
+        self.recorder.end();
         if let Some(page) = self.page.get() {
             page.withdraw();
         }

@@ -18,6 +18,8 @@ pub const BLOCK_MAGIC: [u8; 4] = *b"gmBK";
 pub const BLOCK_HEAD: usize = 32;
 /// The most bytes of a block's contents, packed or not: what says more is damaged.
 pub const MOST_BYTES: usize = 1 << 26;
+/// The most bytes that LZ4 makes of one.
+const MOST_GROWTH: usize = 255;
 /// Most events of a block.
 pub const MOST_EVENTS: usize = 1 << 14;
 
@@ -101,16 +103,19 @@ impl BlockHead {
             count: word(bytes, 20)?,
             checksum: u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?),
         };
-        (head.packed <= MOST_BYTES && head.bytes <= MOST_BYTES).then_some(head)
+        let possible = head.packed <= MOST_BYTES && head.bytes <= MOST_BYTES.min(head.packed * MOST_GROWTH);
+        possible.then_some(head)
     }
 
-    /// The contents of a block that begins at `bytes`; `None` when its checksum is wrong or it ends
-    /// early.
-    pub fn contents(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+    /// The packed contents of a block that begins at `bytes`; `None` when its checksum is wrong or
+    /// it ends early.
+    pub fn checked<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let packed = bytes.get(BLOCK_HEAD..BLOCK_HEAD + self.packed)?;
-        if checksum(bytes.get(..24)?, packed) != self.checksum {
-            return None;
-        }
+        (checksum(bytes.get(..24)?, packed) == self.checksum).then_some(packed)
+    }
+
+    /// The contents, from what is packed; `None` when they are not what the head says.
+    pub fn unpack(&self, packed: &[u8]) -> Option<Vec<u8>> {
         lz4_flex::block::decompress(packed, self.bytes).ok().filter(|c| c.len() == self.bytes)
     }
 }
@@ -315,7 +320,7 @@ mod tests {
             let whole = block(Holds::Events, thread, events.len() as u32, &encode(&events));
             let head = BlockHead::read(&whole).unwrap();
             prop_assert_eq!((head.holds, head.thread), (Holds::Events as u8, thread));
-            let contents = head.contents(&whole).unwrap();
+            let contents = head.checked(&whole).and_then(|packed| head.unpack(packed)).unwrap();
             prop_assert_eq!(decode(&contents, head.count).unwrap(), events);
         }
 
@@ -325,8 +330,8 @@ mod tests {
             let mut whole = block(Holds::Events, 7, events.len() as u32, &encode(&events));
             let at = at % whole.len();
             whole[at] ^= flip;
-            let same = BlockHead::read(&whole).and_then(|head| head.contents(&whole));
-            prop_assert!(same.is_none(), "byte {}", at);
+            let same = BlockHead::read(&whole).is_some_and(|head| head.checked(&whole).is_some());
+            prop_assert!(!same, "byte {}", at);
         }
 
         #[test]
@@ -334,7 +339,15 @@ mod tests {
             let _ = decode(&bytes, count);
             let _ = decode_strings(&bytes);
             let _ = decode_stacks(&bytes);
-            let _ = BlockHead::read(&bytes).and_then(|h| h.contents(&bytes));
+            let _ = BlockHead::read(&bytes).map(|h| (h.checked(&bytes).is_some(), h.unpack(&bytes)));
+        }
+    }
+
+    #[test]
+    fn what_repeats_most_is_a_possible_block() {
+        for len in (0..600).chain([10_000, MOST_BYTES]) {
+            let whole = block(Holds::Strings, 0, 0, &vec![0; len]);
+            assert_eq!(BlockHead::read(&whole).map(|head| head.bytes), Some(len));
         }
     }
 

@@ -174,7 +174,7 @@ impl Follower {
         }
         self.history.lives.push(life);
         self.history.changes.push(Change { time: life.from, life: index, begins: true, thread });
-        self.history.live += life.bytes;
+        self.history.live = self.history.live.saturating_add(life.bytes);
         if self.history.live > self.history.peak {
             (self.history.peak, self.history.peak_at) = (self.history.live, life.from);
         }
@@ -235,6 +235,12 @@ mod tests {
         assert_eq!((h.live, h.peak, h.peak_at, h.unknown_frees, h.end), (110, 150, 2, 1, 5));
         assert_eq!(h.live_at(3), [1]);
         assert_eq!(h.changes.len(), 4);
+    }
+
+    #[test]
+    fn sums_of_a_file_that_lies_stay_numbers() {
+        let h = history(&[malloc(1, 10, u64::MAX), malloc(2, 20, u64::MAX), free(3, 10), malloc(4, 30, 5)]);
+        assert_eq!((h.lives.len(), h.peak, h.peak_at, h.live), (3, u64::MAX, 1, 5));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::base::{Error, Result};
 use crate::driver::process;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use std::time::Duration;
 const MAGIC: [u8; 8] = *b"gpumemPG";
 /// Bytes before the text: [`MAGIC`], the text's length, its checksum.
 const HEAD: usize = 24;
-/// The most bytes of a page.
-const MOST: usize = 1 << 20;
+/// The most bytes of text that are read. A page of 65,535 heaps on each of 64 devices is shorter.
+const MOST: usize = 1 << 28;
 /// How often it is written.
 pub const PERIOD: Duration = Duration::from_millis(100);
 /// How often a reader tries.
@@ -107,25 +107,31 @@ pub fn read(path: &Path) -> Result<String> {
     };
     let file = File::open(path).map_err(failed)?;
     for _ in 0..TRIES {
-        let len = usize::try_from(file.metadata().map_err(failed)?.size()).unwrap_or(MOST).min(MOST);
-        let mut bytes = vec![0; len];
-        file.read_exact_at(&mut bytes, 0).map_err(failed)?;
-        if let Some(text) = parse(&bytes) {
-            return Ok(text);
+        match once(&file) {
+            Ok(Some(text)) => return Ok(text),
+            // Half of one, or none.
+            Ok(None) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(e) => return Err(failed(e)),
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     Err(Error::invalid(format!("{} is no page of counters", path.display())))
 }
 
-fn parse(bytes: &[u8]) -> Option<String> {
-    let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    if !bytes.starts_with(&MAGIC) {
-        return None;
+/// The text, if this moment's page is whole. The file may be longer, of an earlier page.
+fn once(file: &File) -> io::Result<Option<String>> {
+    let [mut magic, mut len, mut sum] = [[0; 8]; 3];
+    file.read_exact_at(&mut magic, 0)?;
+    file.read_exact_at(&mut len, 8)?;
+    file.read_exact_at(&mut sum, 16)?;
+    let len = usize::try_from(u64::from_le_bytes(len)).unwrap_or(usize::MAX);
+    if magic != MAGIC || len > MOST {
+        return Ok(None);
     }
-    let len = usize::try_from(number(8)?).ok()?;
-    let text = bytes.get(HEAD..HEAD.checked_add(len)?)?;
-    (checksum(text) == number(16)?).then(|| String::from_utf8(text.to_vec()).ok())?
+    let mut text = vec![0; len];
+    file.read_exact_at(&mut text, HEAD as u64)?;
+    Ok(String::from_utf8(text).ok().filter(|text| checksum(text.as_bytes()) == u64::from_le_bytes(sum)))
 }
 
 #[cfg(test)]
@@ -151,10 +157,27 @@ mod tests {
     }
 
     #[test]
+    fn a_page_is_as_long_as_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page");
+        let file = File::options().create_new(true).write(true).open(&path).unwrap();
+        let long = "[0,16,1048576,0],".repeat(200_000);
+        write(&file, &long).unwrap();
+        assert!(read(&path).unwrap() == long);
+        // What is left of it behind a shorter one is no part of that.
+        write(&file, "short").unwrap();
+        assert_eq!(read(&path).unwrap(), "short");
+    }
+
+    #[test]
     fn other_files_are_no_pages() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page");
-        std::fs::write(&path, "hello").unwrap();
-        assert!(read(&path).unwrap_err().message.contains("no page"));
+        let too_long = [&MAGIC[..], &u64::MAX.to_le_bytes(), &[0; 8]].concat();
+        let half = [&MAGIC[..], &100_u64.to_le_bytes(), &[0; 20]].concat();
+        for other in [&b"hello"[..], &too_long, &half] {
+            std::fs::write(&path, other).unwrap();
+            assert!(read(&path).unwrap_err().message.contains("no page"));
+        }
     }
 }

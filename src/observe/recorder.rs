@@ -17,7 +17,7 @@ use crate::driver::process;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -134,9 +134,9 @@ impl Recorder {
         self.wanted.load(Relaxed) != 0
     }
 
-    /// Whether a recording is under way, to a file or for the last events.
+    /// Whether a recording to a file is under way.
     pub fn is_recording(&self) -> bool {
-        self.current.load(Relaxed) != 0
+        self.running().is_some_and(|r| r.file.is_some())
     }
 
     /// Nanoseconds of the clock of events. It is the system's, which takes 33 ns on a Xeon where the
@@ -151,13 +151,18 @@ impl Recorder {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a recording; the file that is written. `Invalid` while one is under way, or when the
-    /// file cannot be made.
+    /// Begins a recording; the file that is written. One with a file takes the place of one without,
+    /// and one without does nothing while another is under way, which keeps the last events too.
+    /// `Invalid` while one to a file is under way, or when the file cannot be made.
     pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
         let _changing = lock(&self.changing);
-        if let Some(running) = self.running() {
-            let to = running.file.map_or("the last events only".into(), |f| f.display().to_string());
-            return Err(Error::invalid(format!("a recording is under way already, to {to}; stop that first")));
+        match self.running() {
+            Some(_) if options.file.is_none() => return Ok(None),
+            Some(Running { file: Some(to), .. }) => {
+                let to = to.display();
+                return Err(Error::invalid(format!("a recording is under way already, to {to}; stop that first")));
+            }
+            _ => {}
         }
         let mut symbols = Symbols::default();
         if options.stack_depth > 0 && options.file.is_some() {
@@ -172,7 +177,7 @@ impl Recorder {
             })?;
             let head =
                 [format::head(), format::block(Holds::Info, 0, 0, self.info(options, began).as_bytes())].concat();
-            out.write_all(&head).and_then(|()| out.flush()).map_err(|e| {
+            out.write_all(&head).map_err(|e| {
                 Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", name.display()))
             })?;
             if name != *wanted && !options.quiet {
@@ -191,11 +196,16 @@ impl Recorder {
         let thread = thread.map_err(|e| Error::invalid(format!("no thread for the recording: {e}")))?;
         let _ = session.writer.set(thread.thread().clone());
         let number = session.number;
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) =
-            Some(Running { session, file: path.clone(), began });
+        // By a name that is good in whatever folder the process is later: it may be read again.
+        let file = path.as_ref().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone()));
+        let running = Running { session, file, began };
+        let before = self.session.write().unwrap_or_else(PoisonError::into_inner).replace(running);
         self.depth.store(u32::try_from(options.stack_depth).unwrap_or(u32::MAX), Relaxed);
         self.current.store(number, Release);
         self.wanted.fetch_or(RECORDS, Relaxed);
+        if let Some(before) = before {
+            before.session.end();
+        }
         Ok(path)
     }
 
@@ -217,10 +227,20 @@ impl Recorder {
         info.to_string()
     }
 
-    /// Ends the recording and waits until it is written; `None` when none is under way, or in a
-    /// forked child.
+    /// Ends the recording to a file and waits until it is written; `None` when none is under way, or
+    /// in a forked child.
     pub fn stop(&self) -> Option<Summary> {
         let _changing = lock(&self.changing);
+        self.is_recording().then(|| self.finish())?
+    }
+
+    /// Ends whatever is under way: nothing is recorded and no last events are kept any more.
+    pub fn end(&self) {
+        let _changing = lock(&self.changing);
+        self.finish();
+    }
+
+    fn finish(&self) -> Option<Summary> {
         let running = self.session.write().unwrap_or_else(PoisonError::into_inner).take()?;
         self.wanted.fetch_and(!RECORDS, Relaxed);
         self.current.store(0, Release);
@@ -409,13 +429,13 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
 }
 
 /// Makes a file that was not there: where one of that name is, `.` and the process's number are
 /// added, and where that is there too, as of an earlier recording of the process, `.2`, `.3`, ....
-fn create(path: &Path) -> io::Result<(BufWriter<File>, PathBuf)> {
+fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = path.as_os_str().to_owned();
         match n {
@@ -424,7 +444,7 @@ fn create(path: &Path) -> io::Result<(BufWriter<File>, PathBuf)> {
             n => name.push(format!(".{}.{n}", std::process::id())),
         }
         match File::create_new(&name) {
-            Ok(file) => return Ok((BufWriter::with_capacity(1 << 16, file), name.into())),
+            Ok(file) => return Ok((file, name.into())),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
@@ -538,7 +558,19 @@ mod tests {
         (0..5000).for_each(|i| recorder.push(Event { bytes: i, ..Event::new(Kind::Malloc, recorder.now()) }));
         let last: Vec<u64> = recorder.last_events().iter().map(|h| h.event.bytes).collect();
         assert_eq!(last, (4990..5000).collect::<Vec<_>>());
-        recorder.stop();
+        // That is no recording to a program, which may begin one.
+        assert!(recorder.stop().is_none() && recorder.is_on());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rec");
+        recorder.start(&options(Path::new("/no/such/place/a.rec"))).unwrap_err();
+        assert_eq!(recorder.last_events().len(), 10, "a recording that did not begin took their place");
+        recorder.start(&options(&file)).unwrap();
+        recorder.push(Event { bytes: 7, ..Event::new(Kind::Malloc, recorder.now()) });
+        assert_eq!(recorder.start(&Options { keep: 10, ..Options::default() }).unwrap(), None);
+        let summary = recorder.stop().unwrap();
+        assert_eq!((summary.file.as_deref(), summary.events, recorder.is_on()), (Some(&*file), 1, false));
+        recorder.start(&Options { keep: 10, ..Options::default() }).unwrap();
+        recorder.end();
         assert!(!recorder.is_on() && recorder.last_events().is_empty());
     }
 

@@ -12,7 +12,7 @@ use crate::base::sync::lock;
 use crate::driver::process;
 use serde_json::json;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The thread's own state.
 pub(super) struct Writer {
     pub(super) session: std::sync::Arc<Session>,
-    pub(super) file: Option<BufWriter<File>>,
+    pub(super) file: Option<File>,
     /// The file's name, where stderr is to hear of what it does not take.
     warn: Option<PathBuf>,
     symbols: Symbols,
@@ -34,7 +34,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(
         session: std::sync::Arc<Session>,
-        file: Option<BufWriter<File>>,
+        file: Option<File>,
         warn: Option<PathBuf>,
         symbols: Symbols,
     ) -> Writer {
@@ -59,10 +59,7 @@ impl Writer {
                 (false, false) => std::thread::park_timeout(PERIOD),
             }
         }
-        self.write(|w| {
-            w.totals(true)?;
-            w.flush()
-        });
+        self.write(|w| w.totals(true));
         lock(&session.rounds).2 = true;
         session.done.notify_all();
     }
@@ -89,15 +86,10 @@ impl Writer {
         self.write(Writer::names);
         for (thread, events) in &taken {
             self.keep_last(*thread, events);
-            self.write(|w| w.events(*thread, events));
+            self.events(*thread, events);
         }
-        if !taken.is_empty() {
-            self.write(|w| {
-                if w.session.lost.load(Relaxed) != w.lost {
-                    w.totals(false)?;
-                }
-                w.flush()
-            });
+        if self.session.lost.load(Relaxed) != self.lost {
+            self.write(|w| w.totals(false));
         }
         busy || (self.session.stop.load(Relaxed) && !taken.is_empty())
     }
@@ -114,35 +106,42 @@ impl Writer {
         last.drain(..surplus);
     }
 
-    /// Does something with the file, unless there is none or it failed before; then events count as
-    /// lost.
-    fn write(&mut self, what: impl FnOnce(&mut Writer) -> io::Result<()>) {
+    /// Does something with the file, unless there is none or it failed before; whether that was
+    /// done.
+    fn write(&mut self, what: impl FnOnce(&mut Writer) -> io::Result<()>) -> bool {
         if self.file.is_none() || self.session.failed.load(Relaxed) {
-            return;
+            return false;
         }
-        if let Err(e) = what(self) {
+        let done = what(self);
+        if let Err(e) = &done {
             self.session.failed.store(true, Relaxed);
             if let Some(file) = &self.warn {
                 let file = file.display();
                 process::say(format_args!("the recording {file} ends here, as it cannot be written further: {e}"));
             }
         }
+        done.is_ok()
     }
 
+    /// Not buffered: a block is large enough, and is in the file or not once this returns.
     fn put(&mut self, block: &[u8]) -> io::Result<()> {
         self.file.as_mut().map_or(Ok(()), |f| f.write_all(block))
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), BufWriter::flush)
-    }
-
-    fn events(&mut self, thread: u32, events: &[Event]) -> io::Result<()> {
-        for part in events.chunks(MOST_EVENTS) {
-            self.put(&format::block(Holds::Events, thread, part.len() as u32, &format::encode(part)))?;
-            self.session.written.fetch_add(part.len() as u64, Relaxed);
+    /// Events into the file, if there is one; what it does not take is lost.
+    fn events(&mut self, thread: u32, events: &[Event]) {
+        if self.file.is_none() {
+            return;
         }
-        Ok(())
+        for part in events.chunks(MOST_EVENTS) {
+            let count = part.len() as u64;
+            let block =
+                |w: &mut Writer| w.put(&format::block(Holds::Events, thread, part.len() as u32, &format::encode(part)));
+            match self.write(block) {
+                true => self.session.written.fetch_add(count, Relaxed),
+                false => self.session.lost.fetch_add(count, Relaxed),
+            };
+        }
     }
 
     fn names(&mut self) -> io::Result<()> {

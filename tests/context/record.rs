@@ -6,12 +6,13 @@ use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::observe::history::NEVER;
-use gpumem::observe::{Event, History, Kind, Recording};
+use gpumem::observe::{Event, History, Kind, Options, Recorder, Recording};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use test_support::alone;
 
 const M: u64 = 1 << 20;
 
@@ -52,6 +53,66 @@ fn no_recording_takes_the_place_of_another() {
         .collect();
     let allocations = files.iter().map(|f| History::of(&Recording::open(f).unwrap()).lives.len());
     assert_eq!(allocations.collect::<Vec<_>>(), [0, 1, 2, 3], "{files:?}");
+}
+
+/// As on a full disk: what the file has and what it lacks is all that happened.
+#[test]
+fn a_file_that_takes_no_more_has_the_events_that_are_said() {
+    alone!("a_file_that_takes_no_more_has_the_events_that_are_said");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.gmrec");
+    let recorder = Recorder::default();
+    recorder.start(&Options { file: Some(path.clone()), ..Options::default() }).unwrap();
+    let limit = libc::rlimit { rlim_cur: 1 << 16, rlim_max: 1 << 16 };
+    // SAFETY: the struct is complete; only this process, made for it, is affected. A write beyond
+    // the limit is an error then, and no signal.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        assert_ne!(libc::signal(libc::SIGXFSZ, libc::SIG_IGN), libc::SIG_ERR);
+    }
+    for i in 0..100_000 {
+        recorder.push(Event { address: i * 7919, bytes: i, ..Event::new(Kind::Malloc, recorder.now()) });
+    }
+    let summary = recorder.stop().unwrap();
+    assert!(summary.events > 0 && summary.lost > 0, "{summary:?}");
+    assert_eq!(summary.events + summary.lost, 100_000);
+    assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
+}
+
+#[test]
+fn what_keeps_the_last_events_is_no_recording() {
+    let mut config = Config::default();
+    config.snapshot_on.oom = true;
+    let cx = Context::new(HostDriver::new(HostOptions::default()).unwrap(), config).unwrap();
+    cx.free(malloc(&cx, 100, 0)).unwrap();
+    assert!(cx.record_stop().unwrap_err().message.contains("no recording is under way"));
+    // Begun and ended like any other, and before and after it the last events are kept.
+    let last = || cx.recorder().last_events().len();
+    let before = last();
+    let (_, history) = recorded(&cx, || cx.free(malloc(&cx, 100, 0)).unwrap());
+    assert_eq!(history.lives.len(), 1);
+    assert!(cx.record_stop().is_err());
+    cx.free(malloc(&cx, 100, 0)).unwrap();
+    assert!(before >= 2 && last() >= 2, "{before} and {} events", last());
+}
+
+#[test]
+fn a_recording_by_a_relative_name_is_read_from_any_folder() {
+    alone!("a_recording_by_a_relative_name_is_read_from_any_folder");
+    let dir = tempfile::tempdir().unwrap();
+    std::env::set_current_dir(dir.path()).unwrap();
+    let cx = context();
+    cx.record_start(Path::new("a.gmrec"), None).unwrap();
+    malloc(&cx, 100, 0);
+    std::env::set_current_dir("/").unwrap();
+    let mut ages = Vec::new();
+    cx.visit_with_past(&mut |_, _, past| {
+        ages.push(past.age_ns);
+        true
+    })
+    .unwrap();
+    assert!(ages.len() == 1 && ages.iter().all(|age| *age > 0), "{ages:?}");
+    cx.record_stop().unwrap();
 }
 
 /// Live allocations by address, as the history has them at its end: bytes and tag.

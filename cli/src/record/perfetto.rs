@@ -93,7 +93,7 @@ pub fn live_points(history: &History) -> Vec<(u64, u64)> {
     let mut live = 0_u64;
     let all = history.changes.iter().map(|c| {
         let bytes = history.lives.get(c.life as usize).map_or(0, |l| l.bytes);
-        live = if c.begins { live + bytes } else { live.saturating_sub(bytes) };
+        live = if c.begins { live.saturating_add(bytes) } else { live.saturating_sub(bytes) };
         (c.time, live)
     });
     thinned(all.collect())
@@ -108,7 +108,7 @@ pub fn mapped_points(recording: &Recording) -> Vec<(u64, u64)> {
         match h.event.kind {
             Kind::Create => {
                 handles.insert(h.event.address, h.event.bytes);
-                mapped += h.event.bytes;
+                mapped = mapped.saturating_add(h.event.bytes);
             }
             // What was made before the recording has no size here.
             Kind::Release => mapped = mapped.saturating_sub(handles.remove(&h.event.address).unwrap_or(0)),

@@ -95,7 +95,7 @@ fn frames(recording: &Recording, stack: u32) -> Vec<Frame> {
 
 /// Writes it.
 pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> io::Result<()> {
-    let unix_us = recording.info.get("unix_ms").and_then(serde_json::Value::as_u64).unwrap_or(0) * 1000;
+    let unix_us = recording.info.get("unix_ms").and_then(serde_json::Value::as_u64).unwrap_or(0).saturating_mul(1000);
     let devices = usize::from(history.lives.iter().map(|l| l.device).max().unwrap_or(0)) + 1;
     let mut traces: Vec<Vec<Entry>> = (0..devices).map(|_| Vec::new()).collect();
     // Changes, and driver calls and failures between them, by time.
@@ -105,7 +105,7 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
             trace.push(e);
         }
     };
-    let time = |ns: u64| unix_us + ns / 1000;
+    let time = |ns: u64| unix_us.saturating_add(ns / 1000);
     // And after the last change: a program may end of a request that failed.
     for change in history.changes.iter().map(Some).chain([None]) {
         while let Some(e) = steps.next_if(|e| change.is_none_or(|c| e.time <= c.time)) {
@@ -157,14 +157,24 @@ fn segments(recording: &Recording, history: &History) -> Vec<Segment> {
         let e = &h.event;
         match e.kind {
             Kind::Map => drop(mapped.insert(e.address, (e.bytes, e.device))),
-            Kind::Unmap => mapped.retain(|a, (len, _)| a + *len <= e.address || *a >= e.address + e.bytes),
+            Kind::Unmap => {
+                let before = mapped.range(..e.address).next_back();
+                let before = before.filter(|(a, (len, _))| a.saturating_add(*len) > e.address);
+                let inside = mapped.range(e.address..e.address.saturating_add(e.bytes));
+                let gone: Vec<u64> = before.into_iter().chain(inside).map(|(a, _)| *a).collect();
+                for address in gone {
+                    mapped.remove(&address);
+                }
+            }
             _ => {}
         }
     }
     let mut runs: Vec<(u64, u64, u8)> = Vec::new();
     for (address, (bytes, device)) in mapped {
         match runs.last_mut() {
-            Some((start, len, of)) if *start + *len == address && *of == device => *len += bytes,
+            Some((start, len, of)) if start.saturating_add(*len) == address && *of == device => {
+                *len = len.saturating_add(bytes)
+            }
             _ => runs.push((address, bytes, device)),
         }
     }
@@ -172,7 +182,7 @@ fn segments(recording: &Recording, history: &History) -> Vec<Segment> {
         history.lives.iter().filter(|l| l.to == NEVER).map(|l| (l.address, l)).collect();
     let mut segments = Vec::new();
     for (start, bytes, device) in runs {
-        let inside: Vec<&Life> = alive.range(start..start + bytes).map(|(_, l)| *l).collect();
+        let inside: Vec<&Life> = alive.range(start..start.saturating_add(bytes)).map(|(_, l)| *l).collect();
         for l in &inside {
             alive.remove(&l.address);
         }
@@ -185,7 +195,7 @@ fn segments(recording: &Recording, history: &History) -> Vec<Segment> {
 
 fn segment(recording: &Recording, (start, bytes, device): (u64, u64, u8), inside: &[&Life]) -> Segment {
     let mut blocks = Vec::new();
-    let mut at = start;
+    let (mut at, end) = (start, start.saturating_add(bytes));
     let gap = |at: u64, to: u64| Block {
         address: at,
         size: to - at,
@@ -197,16 +207,16 @@ fn segment(recording: &Recording, (start, bytes, device): (u64, u64, u8), inside
         if l.address > at {
             blocks.push(gap(at, l.address));
         }
-        let next = inside.get(i + 1).map_or(start + bytes, |n| n.address);
+        let next = inside.get(i + 1).map_or(end, |n| n.address);
         let size = l.bytes.min(next.saturating_sub(l.address)).max(1);
         let frames = frames(recording, l.stack);
         blocks.push(Block { address: l.address, size, requested_size: l.bytes, state: "active_allocated", frames });
-        at = l.address + size;
+        at = l.address.saturating_add(size);
     }
-    if at < start + bytes {
-        blocks.push(gap(at, start + bytes));
+    if at < end {
+        blocks.push(gap(at, end));
     }
-    let live: u64 = inside.iter().map(|l| l.bytes).sum();
+    let live = inside.iter().fold(0_u64, |sum, l| sum.saturating_add(l.bytes));
     Segment {
         device,
         address: start,
@@ -226,6 +236,29 @@ fn segment(recording: &Recording, (start, bytes, device): (u64, u64, u8), inside
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpumem::observe::recording::Happened;
+    use gpumem::observe::Event;
+
+    #[test]
+    fn what_is_unmapped_is_in_no_segment() {
+        let event = |kind, (address, bytes)| Event { address, bytes, ..Event::new(kind, 0) };
+        let mapped = [(0, 10), (10, 10), (20, 10), (40, 10), (60, 10)].map(|at| event(Kind::Map, at));
+        // One alone, one by its middle, none, one again, and several with what is between them.
+        for (unmapped, left) in [
+            (&[(10, 10)][..], &[(0, 10), (20, 10), (40, 10), (60, 10)][..]),
+            (&[(45, 1)], &[(0, 30), (60, 10)]),
+            (&[(30, 10), (70, 9)], &[(0, 30), (40, 10), (60, 10)]),
+            (&[(0, 10), (0, 10)], &[(10, 20), (40, 10), (60, 10)]),
+            (&[(25, 30)], &[(0, 20), (60, 10)]),
+            (&[(5, u64::MAX)], &[]),
+        ] {
+            let events = mapped.into_iter().chain(unmapped.iter().map(|&at| event(Kind::Unmap, at)));
+            let events = events.map(|event| Happened { event, thread: 1 }).collect();
+            let segments = segments(&Recording { events, ..Recording::default() }, &History::default());
+            let found: Vec<_> = segments.iter().map(|s| (s.address, s.total_size)).collect();
+            assert_eq!(found, left, "{unmapped:?}");
+        }
+    }
 
     #[test]
     fn frames_are_taken_apart() {

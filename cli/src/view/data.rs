@@ -195,7 +195,7 @@ pub fn totals(recording: &Recording, history: &History) -> Value {
     let mapped = crate::record::mapped_points(recording);
     let slow: Vec<_> = recording.events.iter().map(|h| &h.event).filter(|e| e.kind.is_slow()).collect();
     let count = |kind| recording.events.iter().filter(|h| h.event.kind == kind).count();
-    let driver: u64 = slow.iter().filter(|e| e.kind.is_of_driver()).map(|e| e.other).sum();
+    let driver = slow.iter().filter(|e| e.kind.is_of_driver()).fold(0_u64, |sum, e| sum.saturating_add(e.other));
     json!({
         "events": recording.events.len(),
         "allocations": history.lives.len(),
@@ -240,7 +240,7 @@ fn first_sight(history: &History, end: u64) -> Value {
     for c in &history.changes {
         touch(&mut at, bucket(c.time), live);
         let bytes = history.lives.get(c.life as usize).map_or(0, |l| l.bytes);
-        live = if c.begins { live + bytes } else { live.saturating_sub(bytes) };
+        live = if c.begins { live.saturating_add(bytes) } else { live.saturating_sub(bytes) };
         touch(&mut at, bucket(c.time), live);
     }
     touch(&mut at, BUCKETS - 1, live);
@@ -279,7 +279,7 @@ fn leaks(history: &History, names: &Names<'_>, end: u64) -> Value {
             let group = groups.entry(by.of(l)).or_insert(([0; 4], 0, NEVER));
             for (sum, &t) in group.0.iter_mut().zip(&looks) {
                 if l.from <= t && t < l.to {
-                    *sum += l.bytes;
+                    *sum = sum.saturating_add(l.bytes);
                 }
             }
             if l.to == NEVER {
@@ -314,10 +314,13 @@ fn report(recording: &Recording, history: &History, names: &Names<'_>) -> Vec<St
         let e = &h.event;
         let alive = history.live_at(e.time);
         let lives: Vec<&Life> = alive.iter().filter_map(|i| history.lives.get(*i as usize)).collect();
-        let live: u64 = lives.iter().map(|l| l.bytes).sum();
+        let live = lives.iter().fold(0_u64, |sum, l| sum.saturating_add(l.bytes));
         let by = if e.stack != 0 || lives.iter().any(|l| l.stack != 0) { By::Stack } else { By::Tag };
         let mut sums: HashMap<u64, u64> = HashMap::new();
-        lives.iter().for_each(|l| *sums.entry(by.of(l)).or_default() += l.bytes);
+        for l in &lives {
+            let sum = sums.entry(by.of(l)).or_default();
+            *sum = sum.saturating_add(l.bytes);
+        }
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by_key(|&(value, bytes)| (std::cmp::Reverse(bytes), value));
         let most: Vec<String> =

@@ -5,6 +5,8 @@
 
 use crate::common::{file, gpumem, gzip, json, refused, replay, run, stderr, stdout, HEADER};
 use base64::Engine;
+use gpumem::observe::format::{self, Holds};
+use gpumem::observe::{Event, Kind};
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -136,6 +138,68 @@ fn a_command_of_several_lines_is_one_row() {
     let rows: Vec<&str> = text.lines().take(2).collect();
     assert!(rows[0].starts_with("command ") && rows[0].ends_with("two lines.csv"), "{text}");
     assert!(rows[1].starts_with("time "), "{text}");
+}
+
+/// A recording of these events; stack 1 has these frames.
+fn made(dir: &TempDir, name: &str, events: &[Event], frames: &[&str]) -> PathBuf {
+    let numbers: Vec<u32> = (1..).take(frames.len()).collect();
+    let strings = format::encode_strings(numbers.iter().copied().zip(frames.iter().copied()));
+    let blocks = [
+        format::block(Holds::Strings, 0, numbers.len() as u32, &strings),
+        format::block(Holds::Stacks, 0, 1, &format::encode_stacks([(1, &numbers[..])])),
+        format::block(Holds::Events, 1, events.len() as u32, &format::encode(events)),
+        format::block(Holds::Totals, 0, 0, br#"{"lost":0,"end":true}"#),
+    ];
+    file(dir, name, &[format::head(), blocks.concat()].concat())
+}
+
+#[test]
+fn a_terminal_obeys_no_name_of_a_recording() {
+    let dir = tempdir().unwrap();
+    let events = [Event { address: 8, bytes: 8, stack: 1, ..Event::new(Kind::Malloc, 1) }];
+    let recording = made(&dir, "a.gmrec", &events, &["inner\x1b[31m (a.c:1)", "outer\r\u{9b}2J (b.c:2)"]);
+    let text = stdout(&run(gpumem().arg("stats").arg(&recording)));
+    assert!(text.contains("inner [31m (a.c:1)") && text.contains("outer  2J (b.c:2)"), "{text:?}");
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    let snapshot = file(&dir, "a.json", br#"{"gpumem_snapshot": 1, "report": ["No \u001b[31m room."]}"#);
+    assert_eq!(stdout(&run(gpumem().arg("stats").arg(&snapshot))), "No  [31m room.\n");
+}
+
+/// Sizes and addresses that no machine has, as a damaged or a made-up file may have them.
+#[test]
+fn numbers_beyond_all_bounds_are_summed_up_and_converted() {
+    const MOST: u64 = u64::MAX;
+    let dir = tempdir().unwrap();
+    let event = |kind, time, address, bytes| Event { address, bytes, ..Event::new(kind, time) };
+    let files = [
+        [event(Kind::Malloc, 1, 8, MOST), event(Kind::Malloc, 2, 9, MOST), event(Kind::OutOfMemory, 3, 0, MOST)],
+        [event(Kind::Map, 1, MOST - 5, 100), event(Kind::Unmap, 2, MOST - 50, 100), event(Kind::Malloc, 3, MOST, 9)],
+        [event(Kind::Map, 1, MOST - 95, 90), event(Kind::Map, 2, MOST - 5, 90), event(Kind::Malloc, 3, MOST - 9, 50)],
+        [event(Kind::Create, 1, 1, MOST), event(Kind::Create, 2, 2, MOST), event(Kind::Malloc, MOST, 3, 1)],
+        [
+            Event { other: MOST, ..event(Kind::Growth, 1, 1, MOST) },
+            Event { other: MOST, ..event(Kind::Map, 2, 1, MOST) },
+            Event { other: MOST, ..event(Kind::Map, 3, 1, MOST) },
+        ],
+    ];
+    for (n, events) in files.iter().enumerate() {
+        let recording = made(&dir, &format!("{n}.gmrec"), events, &[]);
+        let svg = recording.with_extension("svg");
+        for words in [
+            &["stats"][..],
+            &["stats", "--json"],
+            &["record", "convert", "--to", "rmm-csv"],
+            &["record", "convert", "--to", "perfetto"],
+            &["record", "convert", "--to", "torch-snapshot"],
+            &["view", "--out", "page.html"],
+            &["replay", "--backend", "host", "--svg", svg.to_str().unwrap()],
+        ] {
+            let out = run(gpumem().current_dir(dir.path()).args(words).arg(&recording));
+            assert!(!stderr(&out).contains("panicked"), "{n} {words:?}: {}", stderr(&out));
+            // Some cannot be replayed.
+            assert!(out.status.code() == Some(0) || words[0] == "replay", "{n} {words:?}: {}", stderr(&out));
+        }
+    }
 }
 
 /// Where nothing can be printed, commands say so and fail; none panics.

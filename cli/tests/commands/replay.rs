@@ -151,6 +151,11 @@ fn the_plot_has_the_peaks_of_the_report() {
     let commas = |l: &str| Some(l.split("points=\"").nth(1)?.split('"').next()?.matches(',').count());
     let points = text.split("<polyline").filter_map(commas);
     assert_eq!(points.max(), Some(2 * 15), "{text}");
+    // XML has no way to write some characters that names may have.
+    let odd = file(&dir, "a<\u{1}&\u{fffe}.csv", small_log(10, 3 * MIB).as_bytes());
+    json(&replay(&["--svg", svg.to_str().unwrap()], &odd));
+    let text = std::fs::read_to_string(&svg).unwrap();
+    assert!(text.contains("a&lt;\u{fffd}&amp;\u{fffd}.csv") && !text.contains(['\u{1}', '\u{fffe}']), "{text}");
     let out = replay(&["--svg", "/no/such/folder/plot.svg"], &path);
     assert!(out.status.code() == Some(2) && stderr(&out).contains("/no/such/folder/plot.svg"), "{}", stderr(&out));
 }

@@ -146,6 +146,10 @@ fn contradictions_are_refused() {
     let mut unit = Problem::new();
     unit.add(fixed(8)).unwrap();
     unit.set_unit(6).unwrap();
+    // Also of what occupies nothing: its offset, too, can be counted in units.
+    let mut empty = Problem::new();
+    empty.add(Buffer { place: Place::Fixed(9), ..Buffer::new(0, 0, 9) }).unwrap();
+    empty.set_unit(6).unwrap();
     let mut huge = Problem::new();
     huge.add(Buffer::new(1 << 62, 0, 9)).unwrap();
     huge.add(Buffer::new(1, 20, 21)).unwrap();
@@ -170,6 +174,7 @@ fn contradictions_are_refused() {
         (twice, "buffer 0 is fixed at bytes [0, 8) and buffer 1 at [4, 12)"),
         (reserved, "buffer 0 is fixed at bytes [0, 8), of which [7, 16) are reserved at steps [8, 20)"),
         (unit, "buffer 0 is fixed at offset 8, which is not a multiple of the unit, 6"),
+        (empty, "buffer 0 is fixed at offset 9, which is not a multiple of the unit, 6"),
         (huge, "buffers 0 to 1 add up to more than 2^62 bytes"),
     ] {
         let error = solve(&problem, &SolveOptions::default()).unwrap_err();
@@ -257,6 +262,10 @@ fn nothing_to_place_is_optimal() {
     empty.add(Buffer { guard: 8, ..Buffer::new(0, 0, 9) }).unwrap();
     empty.add(Buffer { guard: 8, ..Buffer::new(8, 3, 3) }).unwrap();
     empty.add(Buffer { place: Place::Fixed(24), ..Buffer::new(0, 0, 9) }).unwrap();
+    // Nor does it count, however much it would be.
+    empty.add(Buffer { place: Place::Fixed(1 << 62), ..Buffer::new(0, 0, 9) }).unwrap();
+    empty.add(Buffer { guard: 1 << 62, ..Buffer::new(0, 0, 9) }).unwrap();
+    empty.add(Buffer::new(1 << 62, 3, 3)).unwrap();
     for problem in [Problem::new(), left_out, empty] {
         for capacity in [None, Some(0)] {
             let mut problem = problem.clone();

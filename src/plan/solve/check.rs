@@ -38,10 +38,13 @@ fn sums(problem: &Problem) -> Result<bool> {
                 buffer.alignment
             )));
         }
+        any_fixed |= matches!(buffer.place, Place::Fixed(_));
+        if !buffer.occupies() {
+            continue;
+        }
         // Each may have to be rounded up to its stride, twice in a layout that is turned over.
         let bytes = u128::from(buffer.extent()) + 2 * (stride - 1);
         sum += bytes;
-        any_fixed |= matches!(buffer.place, Place::Fixed(_));
         match buffer.place {
             Place::Fixed(at) if highest.is_none_or(|(end, _)| end < at + buffer.extent()) => {
                 highest = Some((at + buffer.extent(), Ok((id, buffer, at))));

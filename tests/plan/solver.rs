@@ -104,6 +104,48 @@ fn a_few_buffers_are_placed_as_well_as_any_order_does() {
     assert!(proved > 500, "{proved}");
 }
 
+/// Ranges that are reserved to the end of all steps, and buffers that live until then, are in the way of no others.
+#[test]
+fn without_reuse_the_last_step_is_as_any_other() {
+    let mut tried = 0;
+    for seed in 0..3000 {
+        let made = exhaustive::tiny(seed);
+        if made.reuse() || !made.reserved().iter().any(|r| !r.during.is_empty()) {
+            continue;
+        }
+        let (optimum, _) = exhaustive::optimum(&made);
+        let last = made.buffers().iter().map(|b| b.upper).max().unwrap();
+        let end = made.reserved().iter().map(|r| r.during.upper).fold(last, u64::max);
+        let moved = |by: u64, from: u64| {
+            let range = |r: Interval| Interval::new(r.lower + by, r.upper + by);
+            let mut problem = Problem::new();
+            problem.set_unit(made.unit()).unwrap();
+            problem.set_reuse(false);
+            problem.set_left_out(made.left_out());
+            made.arenas().iter().skip(1).for_each(|arena| _ = problem.add_arena(arena.clone()));
+            for r in made.reserved() {
+                let mut during = range(r.during);
+                if !r.during.is_empty() && r.during.upper >= from {
+                    during.upper = u64::MAX;
+                }
+                problem.reserve(Reserved { during, ..r.clone() }).unwrap();
+            }
+            for b in made.buffers() {
+                let Interval { lower, upper } = range(Interval::new(b.lower, b.upper));
+                let gaps = b.gaps.iter().map(|&gap| range(gap)).collect();
+                problem.add(Buffer { lower, upper, gaps, ..b.clone() }).unwrap();
+            }
+            problem
+        };
+        for problem in [moved(0, last), moved(u64::MAX - end, end)] {
+            let layout = laid_out(seed, &problem);
+            assert_eq!(layout.size, optimum, "seed {seed}: {problem:?}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 30, "{tried}");
+}
+
 #[test]
 fn the_capacity_decides_between_a_layout_and_none() {
     for seed in 0..300 {
@@ -221,6 +263,17 @@ fn several_arenas_are_filled_within_their_capacities() {
     let layout = laid_out("of two arenas", &problem);
     assert_eq!(layout.slots.iter().map(|s| s.unwrap().arena).collect::<Vec<_>>(), [1, 0, 0]);
     assert_eq!(layout.size, 190);
+    // Without reuse, too, what is reserved when nothing is live leaves room.
+    let mut problem = Problem::new();
+    problem.set_reuse(false);
+    for (arena, during) in [(0, Interval::new(0, 1)), (1, Interval::new(5, 30)), (2, Interval::new(0, 0))] {
+        problem.set_arena_capacity(arena, Some(100)).unwrap();
+        problem.reserve(Reserved { arena, offset: 0, size: 50, during }).unwrap();
+        problem.add_arena(Default::default());
+    }
+    problem.add(Buffer::new(100, 0, 5)).unwrap();
+    let layout = laid_out("of four arenas", &problem);
+    assert_eq!(layout.slots[0].unwrap().arena, 1);
 }
 
 /// A preference costs nothing: the size is the optimum all the same, and it is met where that is possible.

@@ -11,7 +11,8 @@ use crate::plan::problem::{Buffer, Interval, Place, Problem, Reserved};
 /// What is to be in one arena, in bytes.
 pub(super) struct Arena<'p> {
     pub(super) problem: &'p Problem,
-    index: u32,
+    /// Its reserved ranges.
+    reserved: Vec<&'p Reserved>,
     /// Everything that occupies bytes: movable buffers, then obstacles. Of [`Arena::find_sections`], as are obstacles.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
@@ -68,10 +69,10 @@ impl<'p> Arena<'p> {
     pub(super) fn empty(problem: &'p Problem) -> Arena<'p> {
         Arena {
             problem,
+            reserved: Vec::new(),
             shapes: Shapes::default(),
             buffers: Vec::new(),
             fixed: Vec::new(),
-            index: 0,
             reuse: problem.reuse(),
             obstacles: Vec::new(),
             preferred: Vec::new(),
@@ -82,13 +83,13 @@ impl<'p> Arena<'p> {
         }
     }
 
-    /// The buffers `ids` and the reserved ranges of arena `index`, as far as that takes no more than a few looks at each
+    /// The buffers `ids` and the `reserved` ranges of one arena, as far as that takes no more than a few looks at each
     /// buffer: until there is a layout, clock and flag do not count.
-    pub(super) fn new(problem: &'p Problem, index: u32, ids: Vec<u32>) -> Arena<'p> {
+    pub(super) fn new(problem: &'p Problem, reserved: Vec<&'p Reserved>, ids: Vec<u32>) -> Arena<'p> {
         let mut arena = Arena::empty(problem);
         let of = |&i: &u32| &problem.buffers()[i as usize];
-        arena.bound = bounds::of_arena(problem, index, ids.iter().map(of));
-        (arena.index, arena.buffers) = (index, ids);
+        arena.bound = bounds::of_arena(problem, &reserved, ids.iter().map(of));
+        (arena.reserved, arena.buffers) = (reserved, ids);
         let (mut shape, unit) = (0, problem.unit());
         let Arena { buffers, fixed, preferred, .. } = &mut arena;
         buffers.retain(|i| {
@@ -106,14 +107,14 @@ impl<'p> Arena<'p> {
             true
         });
         let ends = arena.fixed.iter().map(|(i, at)| at + of(i).extent());
-        arena.obstructed = ends.chain(blocking(problem, index).map(|r| r.offset + r.size)).max().unwrap_or(0);
+        arena.obstructed = ends.chain(arena.reserved.iter().map(|r| r.offset + r.size)).max().unwrap_or(0);
         arena
     }
 
     /// Makes shapes of the buffers, and sections of the steps; `false` if there was no time for it.
     pub(super) fn find_sections(&mut self, budget: &mut Budget<'_>) -> bool {
         let problem = self.problem;
-        let steps = Steps::new(problem, blocking(problem, self.index));
+        let steps = Steps::new(problem, self.reserved.iter().copied());
         let count = self.buffers.len() + self.fixed.len();
         let mut steps_of = Vec::with_capacity(count);
         self.shapes.shapes.reserve_exact(count);
@@ -138,7 +139,7 @@ impl<'p> Arena<'p> {
             self.obstacle(offset, buffer.extent());
             push(&mut self.shapes, buffer.extent(), 1, &mut steps.of_buffer(buffer));
         }
-        for range in blocking(problem, self.index) {
+        for range in self.reserved.clone() {
             self.obstacle(range.offset, range.size);
             push(&mut self.shapes, range.size, 1, &mut std::iter::once(steps.of_range(range.during)));
         }
@@ -200,9 +201,13 @@ impl<'p> Arena<'p> {
     }
 }
 
-/// The reserved ranges of an arena that are in the way of anything.
-pub(super) fn blocking(problem: &Problem, arena: u32) -> impl Iterator<Item = &Reserved> + Clone {
-    problem.reserved().iter().filter(move |r| r.arena == arena && r.blocks())
+/// By arena, the reserved ranges that are in the way of anything: gone through once, however many arenas there are.
+pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
+    let mut by_arena = vec![Vec::new(); problem.arenas().len()];
+    for range in problem.reserved().iter().filter(|r| r.blocks()) {
+        by_arena[range.arena as usize].push(range);
+    }
+    by_arena
 }
 
 /// The ranges of steps at which things are in the way of one another.

@@ -1,9 +1,9 @@
 //! A division of the buffers among the arenas, and what has to be divided.
 
-use super::arena::{stride, Steps};
+use super::arena::{reserved, stride, Steps};
 use super::first_fit::Shapes;
 use super::instance::sections;
-use crate::plan::problem::{Buffer, Place, Problem};
+use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 use std::cmp::Reverse;
 
 /// Who goes where.
@@ -35,6 +35,8 @@ impl Assigned {
 /// What is to be divided, told in the sections that all arenas have in common.
 pub(super) struct Task<'a> {
     pub(super) problem: &'a Problem,
+    /// By arena, what is reserved there.
+    pub(super) reserved: Vec<Vec<&'a Reserved>>,
     /// Buffers, by number.
     pub(super) ids: &'a [u32],
     /// Those, then reserved ranges.
@@ -50,9 +52,9 @@ impl<'a> Task<'a> {
     /// What there is to divide.
     pub(super) fn new(problem: &'a Problem, ids: &'a [u32]) -> Task<'a> {
         let buffers = problem.buffers();
-        let arenas = problem.arenas().len();
         // Arenas do not touch one another, but what is in the way where must be told in the same sections.
-        let reserved = || problem.reserved().iter().filter(|r| r.blocks());
+        let by_arena = reserved(problem);
+        let reserved = || by_arena.iter().flatten().copied();
         let steps = Steps::new(problem, reserved());
         let live = |i: u32| steps.of_buffer(&buffers[i as usize]);
         let ranges: Vec<(u64, u64)> =
@@ -65,7 +67,7 @@ impl<'a> Task<'a> {
             let ranges = ranges.by_ref().take(live(i).count());
             shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
         }
-        let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); arenas];
+        let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); by_arena.len()];
         for range in reserved() {
             obstacles[range.arena as usize].push((shapes.shapes.len() as u32, range.offset));
             shapes.push(range.size, 1, ranges.by_ref().take(1));
@@ -81,7 +83,7 @@ impl<'a> Task<'a> {
             };
             (class, Reverse(buffer.extent()), k)
         });
-        Task { problem, ids, shapes, sections: count, obstacles, order }
+        Task { problem, reserved: by_arena, ids, shapes, sections: count, obstacles, order }
     }
 
     /// The buffer at a position.

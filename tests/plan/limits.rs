@@ -183,3 +183,29 @@ fn many_buffers_fit_into_arenas_that_have_room() {
         assert_eq!(solved(&p, &fast()).status, LayoutStatus::OutOfTime, "seed {seed}: one too many at offset 0");
     }
 }
+
+/// Checks and bounds come before clock and flag count: so much is quick only where it is not all compared with all.
+#[test]
+fn checks_and_bounds_of_many_things_end() {
+    let count = 100_000;
+    for beside in [true, false] {
+        // Reserved and fixed in turn: bytes beside one another, or the same at other steps.
+        let mut p = Problem::new();
+        for k in 0..count {
+            let (at, fixed_at, step) = if beside { (10 * k, 10 * k + 5, 0) } else { (0, 0, 2 * k) };
+            let during = Interval::new(step, step + 1);
+            p.reserve(Reserved { arena: 0, offset: at, size: 5, during }).unwrap();
+            let lower = if beside { 0 } else { step + 1 };
+            p.add(Buffer { place: Place::Fixed(fixed_at), ..Buffer::new(5, lower, lower + 1) }).unwrap();
+        }
+        p.add(Buffer::new(5, 0, 3)).unwrap();
+        laid_out(&p, &cancelled());
+    }
+    let mut p = Problem::new();
+    for arena in 0..count as u32 {
+        p.add_arena(Arena::default());
+        p.reserve(Reserved { arena, offset: 0, size: 5, during: Interval::new(0, 1) }).unwrap();
+        p.add(Buffer { arena: Some(arena), ..Buffer::new(5, 0, 3) }).unwrap();
+    }
+    laid_out(&p, &cancelled());
+}

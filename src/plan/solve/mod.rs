@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `check` | contradictions, said before anything is searched |
+//! | `check`, `taken` | contradictions, said before anything is searched; bytes in the way of others |
 //! | `bounds` | lower bounds from sums |
 //! | `options` | what a caller asks for |
 //! | `division` | which arena each buffer goes to, as data |
@@ -53,6 +53,7 @@ mod repair;
 mod skyline;
 mod spread;
 mod stacked;
+mod taken;
 mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};

@@ -4,7 +4,7 @@
 
 use crate::plan_support;
 
-use gpumem::plan::{solve, verify, Layout, Place, Problem, SolveOptions};
+use gpumem::plan::{solve, verify, Buffer, Interval, Layout, Place, Problem, Reserved, SolveOptions};
 use plan_support::generate::Rng;
 use plan_support::{accounted, csv, greedy, MIB};
 use test_support::rounds;
@@ -59,4 +59,43 @@ fn never_worse_than_greedy_around_fixed_buffers() {
             assert!(layout.size <= other.size, "seed {seed}: {} makes {}, not {}", other.name, other.size, layout.size);
         }
     }
+}
+
+/// What is fixed where bytes are reserved is refused if both are there at some step, and only then.
+#[test]
+fn fixed_buffers_keep_out_of_reserved_ranges() {
+    let (mut refused, mut kept) = (0, 0);
+    for seed in 0..rounds(2_000) {
+        let rng = &mut Rng::new(seed);
+        let mut problem = Problem::new();
+        problem.add_arena(Default::default());
+        // One below the other, so that no two buffers meet.
+        for k in 0..rng.between(1, 5) {
+            let lower = rng.below(20);
+            let mut buffer = Buffer::new(rng.between(1, 8), lower, lower + rng.between(1, 9));
+            if buffer.upper - lower > 2 {
+                buffer.gaps = vec![Interval::new(lower + 1, lower + 2)];
+            }
+            (buffer.place, buffer.arena) = (Place::Fixed(8 * k), Some(rng.below(2) as u32));
+            problem.add(buffer).unwrap();
+        }
+        for _ in 0..rng.between(1, 4) {
+            let lower = rng.below(30);
+            let during = Interval::new(lower, lower + rng.below(9));
+            let (arena, offset, size) = (rng.below(2) as u32, rng.below(40), rng.below(9));
+            problem.reserve(Reserved { arena, offset, size, during }).unwrap();
+        }
+        let meet = |b: &Buffer, r: &Reserved| {
+            let Place::Fixed(at) = b.place else { return false };
+            let steps = (r.during.lower..r.during.upper).any(|step| plan_support::live_at(b, step));
+            b.arena == Some(r.arena) && steps && at.max(r.offset) < (at + b.size).min(r.offset + r.size)
+        };
+        let any = problem.buffers().iter().any(|b| problem.reserved().iter().any(|r| meet(b, r)));
+        match solve(&problem, &SolveOptions::default()) {
+            Ok(layout) => assert!(!any && verify(&problem, &layout).is_ok(), "seed {seed}: {problem:?}"),
+            Err(e) => assert!(any && e.message.contains("are reserved"), "seed {seed}: {e} {problem:?}"),
+        }
+        (refused, kept) = if any { (refused + 1, kept) } else { (refused, kept + 1) };
+    }
+    assert!(refused > 100 && kept > 100, "{refused} {kept}");
 }

@@ -6,7 +6,7 @@
 use crate::plan_support;
 
 use gpumem::plan::{
-    solve, verify, Arena, Buffer, Effort, Interval, Layout, LayoutStatus, Place, Problem, SolveOptions,
+    solve, verify, Arena, Buffer, Effort, Interval, Layout, LayoutStatus, Place, Problem, Reserved, SolveOptions,
 };
 use plan_support::generate::{self, Rng};
 use plan_support::{any_problem, MIB};
@@ -83,9 +83,44 @@ fn the_first_greedy_order_is_cut_short_where_it_is_long() {
     assert!(cut.interrupted && !few.interrupted);
     assert!(cut.size > few.size + few.size / 50, "{} is the first order to its end: {}", cut.size, few.size);
     assert!(cut.size < 10 * few.size && cut.size < cut.total_unshared / 20, "{} of {}", cut.size, few.size);
-    let p = problem(many(1, 3_000, 1_000, 200));
-    let (cut, few) = (laid_out(&p, &cancelled()), laid_out(&p, &fast()));
-    assert!(cut.size < few.size + few.size / 5, "{} and {}: the first order was not made", cut.size, few.size);
+    for count in [3_000, 4_096] {
+        let p = problem(many(1, count, 1_000, 200));
+        let (cut, few) = (laid_out(&p, &cancelled()), laid_out(&p, &fast()));
+        assert!(cut.interrupted);
+        assert!(cut.size < few.size + few.size / 5, "{} and {}: the first order was not made", cut.size, few.size);
+    }
+}
+
+/// A few buffers in the way of one another at very many steps, and among very many obstacles.
+#[test]
+fn few_buffers_with_very_many_ranges_have_a_layout_without_time() {
+    let with_gaps = |arena: u32| {
+        let gaps = (0..10_000).map(|k| Interval::new(4 * k + 1, 4 * k + 2)).collect();
+        Buffer { gaps, arena: Some(arena), ..Buffer::new(100, 0, 40_000) }
+    };
+    let mut p = problem((0..8).map(|_| with_gaps(0)));
+    let layout = laid_out(&p, &cancelled());
+    assert!(layout.interrupted && layout.size == 800);
+    // Nor does a capacity that this first layout passes hide its size.
+    let ranges = |k: u64| Interval::new(2 * (k % 1_000), 2 * (k % 1_000) + 1);
+    for k in 0..70_000 {
+        p.reserve(Reserved { arena: 0, offset: 10 * k, size: 10, during: ranges(k) }).unwrap();
+    }
+    assert!(laid_out(&p, &cancelled()).interrupted);
+    p.set_capacity(Some(700_000));
+    let layout = solved(&p, &cancelled());
+    assert_eq!((layout.status, layout.interrupted, layout.size), (LayoutStatus::OutOfTime, true, 700_800));
+    for arena in 1..3 {
+        p.add_arena(Arena { capacity: Some(700), ..Arena::default() });
+        (0..8).for_each(|_| _ = p.add(with_gaps(arena)).unwrap());
+    }
+    let layout = solved(&p, &cancelled());
+    assert_eq!(layout.status, LayoutStatus::Infeasible, "eight of 100 bytes in 700");
+    for arena in 1..3 {
+        p.set_arena_capacity(arena, Some(800)).unwrap();
+    }
+    let layout = solved(&p, &cancelled());
+    assert_eq!((layout.status, layout.size), (LayoutStatus::OutOfTime, 702_400));
 }
 
 #[test]
@@ -99,7 +134,7 @@ fn without_time_there_is_a_layout_whatever_is_in_the_way() {
             p.add(Buffer { arena: None, ..b.clone() }).unwrap();
         }
         for (k, range) in made.reserved().iter().enumerate() {
-            p.reserve(gpumem::plan::Reserved { arena: k as u32 % 2, ..range.clone() }).unwrap();
+            p.reserve(Reserved { arena: k as u32 % 2, ..range.clone() }).unwrap();
         }
         assert!(laid_out(&p, &cancelled()).interrupted, "seed {seed}");
         let needed = p.reserved().iter().map(|r| r.offset + r.size).max().unwrap_or(0) + MIB;
@@ -147,4 +182,30 @@ fn many_buffers_fit_into_arenas_that_have_room() {
         p.add(Buffer { place: Place::Fixed(0), ..Buffer::new(1, 0, 6_000) }).unwrap();
         assert_eq!(solved(&p, &fast()).status, LayoutStatus::OutOfTime, "seed {seed}: one too many at offset 0");
     }
+}
+
+/// Checks and bounds come before clock and flag count: so much is quick only where it is not all compared with all.
+#[test]
+fn checks_and_bounds_of_many_things_end() {
+    let count = 100_000;
+    for beside in [true, false] {
+        // Reserved and fixed in turn: bytes beside one another, or the same at other steps.
+        let mut p = Problem::new();
+        for k in 0..count {
+            let (at, fixed_at, step) = if beside { (10 * k, 10 * k + 5, 0) } else { (0, 0, 2 * k) };
+            let during = Interval::new(step, step + 1);
+            p.reserve(Reserved { arena: 0, offset: at, size: 5, during }).unwrap();
+            let lower = if beside { 0 } else { step + 1 };
+            p.add(Buffer { place: Place::Fixed(fixed_at), ..Buffer::new(5, lower, lower + 1) }).unwrap();
+        }
+        p.add(Buffer::new(5, 0, 3)).unwrap();
+        laid_out(&p, &cancelled());
+    }
+    let mut p = Problem::new();
+    for arena in 0..count as u32 {
+        p.add_arena(Arena::default());
+        p.reserve(Reserved { arena, offset: 0, size: 5, during: Interval::new(0, 1) }).unwrap();
+        p.add(Buffer { arena: Some(arena), ..Buffer::new(5, 0, 3) }).unwrap();
+    }
+    laid_out(&p, &cancelled());
 }

@@ -104,6 +104,48 @@ fn a_few_buffers_are_placed_as_well_as_any_order_does() {
     assert!(proved > 500, "{proved}");
 }
 
+/// Ranges that are reserved to the end of all steps, and buffers that live until then, are in the way of no others.
+#[test]
+fn without_reuse_the_last_step_is_as_any_other() {
+    let mut tried = 0;
+    for seed in 0..3000 {
+        let made = exhaustive::tiny(seed);
+        if made.reuse() || !made.reserved().iter().any(|r| !r.during.is_empty()) {
+            continue;
+        }
+        let (optimum, _) = exhaustive::optimum(&made);
+        let last = made.buffers().iter().map(|b| b.upper).max().unwrap();
+        let end = made.reserved().iter().map(|r| r.during.upper).fold(last, u64::max);
+        let moved = |by: u64, from: u64| {
+            let range = |r: Interval| Interval::new(r.lower + by, r.upper + by);
+            let mut problem = Problem::new();
+            problem.set_unit(made.unit()).unwrap();
+            problem.set_reuse(false);
+            problem.set_left_out(made.left_out());
+            made.arenas().iter().skip(1).for_each(|arena| _ = problem.add_arena(arena.clone()));
+            for r in made.reserved() {
+                let mut during = range(r.during);
+                if !r.during.is_empty() && r.during.upper >= from {
+                    during.upper = u64::MAX;
+                }
+                problem.reserve(Reserved { during, ..r.clone() }).unwrap();
+            }
+            for b in made.buffers() {
+                let Interval { lower, upper } = range(Interval::new(b.lower, b.upper));
+                let gaps = b.gaps.iter().map(|&gap| range(gap)).collect();
+                problem.add(Buffer { lower, upper, gaps, ..b.clone() }).unwrap();
+            }
+            problem
+        };
+        for problem in [moved(0, last), moved(u64::MAX - end, end)] {
+            let layout = laid_out(seed, &problem);
+            assert_eq!(layout.size, optimum, "seed {seed}: {problem:?}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 30, "{tried}");
+}
+
 #[test]
 fn the_capacity_decides_between_a_layout_and_none() {
     for seed in 0..300 {
@@ -146,6 +188,10 @@ fn contradictions_are_refused() {
     let mut unit = Problem::new();
     unit.add(fixed(8)).unwrap();
     unit.set_unit(6).unwrap();
+    // Also of what occupies nothing: its offset, too, can be counted in units.
+    let mut empty = Problem::new();
+    empty.add(Buffer { place: Place::Fixed(9), ..Buffer::new(0, 0, 9) }).unwrap();
+    empty.set_unit(6).unwrap();
     let mut huge = Problem::new();
     huge.add(Buffer::new(1 << 62, 0, 9)).unwrap();
     huge.add(Buffer::new(1, 20, 21)).unwrap();
@@ -170,6 +216,7 @@ fn contradictions_are_refused() {
         (twice, "buffer 0 is fixed at bytes [0, 8) and buffer 1 at [4, 12)"),
         (reserved, "buffer 0 is fixed at bytes [0, 8), of which [7, 16) are reserved at steps [8, 20)"),
         (unit, "buffer 0 is fixed at offset 8, which is not a multiple of the unit, 6"),
+        (empty, "buffer 0 is fixed at offset 9, which is not a multiple of the unit, 6"),
         (huge, "buffers 0 to 1 add up to more than 2^62 bytes"),
     ] {
         let error = solve(&problem, &SolveOptions::default()).unwrap_err();
@@ -216,6 +263,17 @@ fn several_arenas_are_filled_within_their_capacities() {
     let layout = laid_out("of two arenas", &problem);
     assert_eq!(layout.slots.iter().map(|s| s.unwrap().arena).collect::<Vec<_>>(), [1, 0, 0]);
     assert_eq!(layout.size, 190);
+    // Without reuse, too, what is reserved when nothing is live leaves room.
+    let mut problem = Problem::new();
+    problem.set_reuse(false);
+    for (arena, during) in [(0, Interval::new(0, 1)), (1, Interval::new(5, 30)), (2, Interval::new(0, 0))] {
+        problem.set_arena_capacity(arena, Some(100)).unwrap();
+        problem.reserve(Reserved { arena, offset: 0, size: 50, during }).unwrap();
+        problem.add_arena(Default::default());
+    }
+    problem.add(Buffer::new(100, 0, 5)).unwrap();
+    let layout = laid_out("of four arenas", &problem);
+    assert_eq!(layout.slots[0].unwrap().arena, 1);
 }
 
 /// A preference costs nothing: the size is the optimum all the same, and it is met where that is possible.
@@ -257,6 +315,10 @@ fn nothing_to_place_is_optimal() {
     empty.add(Buffer { guard: 8, ..Buffer::new(0, 0, 9) }).unwrap();
     empty.add(Buffer { guard: 8, ..Buffer::new(8, 3, 3) }).unwrap();
     empty.add(Buffer { place: Place::Fixed(24), ..Buffer::new(0, 0, 9) }).unwrap();
+    // Nor does it count, however much it would be.
+    empty.add(Buffer { place: Place::Fixed(1 << 62), ..Buffer::new(0, 0, 9) }).unwrap();
+    empty.add(Buffer { guard: 1 << 62, ..Buffer::new(0, 0, 9) }).unwrap();
+    empty.add(Buffer::new(1 << 62, 3, 3)).unwrap();
     for problem in [Problem::new(), left_out, empty] {
         for capacity in [None, Some(0)] {
             let mut problem = problem.clone();

@@ -6,12 +6,13 @@ use super::in_time::PIECE;
 use super::instance::sections;
 use super::options::Effort;
 use super::{bounds, nested};
-use crate::plan::problem::{Buffer, Place, Problem, Reserved};
+use crate::plan::problem::{Buffer, Interval, Place, Problem, Reserved};
 
 /// What is to be in one arena, in bytes.
 pub(super) struct Arena<'p> {
     pub(super) problem: &'p Problem,
-    index: u32,
+    /// Its reserved ranges.
+    reserved: Vec<&'p Reserved>,
     /// Everything that occupies bytes: movable buffers, then obstacles. Of [`Arena::find_sections`], as are obstacles.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
@@ -68,10 +69,10 @@ impl<'p> Arena<'p> {
     pub(super) fn empty(problem: &'p Problem) -> Arena<'p> {
         Arena {
             problem,
+            reserved: Vec::new(),
             shapes: Shapes::default(),
             buffers: Vec::new(),
             fixed: Vec::new(),
-            index: 0,
             reuse: problem.reuse(),
             obstacles: Vec::new(),
             preferred: Vec::new(),
@@ -82,13 +83,13 @@ impl<'p> Arena<'p> {
         }
     }
 
-    /// The buffers `ids` and the reserved ranges of arena `index`, as far as that takes no more than a few looks at each
+    /// The buffers `ids` and the `reserved` ranges of one arena, as far as that takes no more than a few looks at each
     /// buffer: until there is a layout, clock and flag do not count.
-    pub(super) fn new(problem: &'p Problem, index: u32, ids: Vec<u32>) -> Arena<'p> {
+    pub(super) fn new(problem: &'p Problem, reserved: Vec<&'p Reserved>, ids: Vec<u32>) -> Arena<'p> {
         let mut arena = Arena::empty(problem);
         let of = |&i: &u32| &problem.buffers()[i as usize];
-        arena.bound = bounds::of_arena(problem, index, ids.iter().map(of));
-        (arena.index, arena.buffers) = (index, ids);
+        arena.bound = bounds::of_arena(problem, &reserved, ids.iter().map(of));
+        (arena.reserved, arena.buffers) = (reserved, ids);
         let (mut shape, unit) = (0, problem.unit());
         let Arena { buffers, fixed, preferred, .. } = &mut arena;
         buffers.retain(|i| {
@@ -106,13 +107,14 @@ impl<'p> Arena<'p> {
             true
         });
         let ends = arena.fixed.iter().map(|(i, at)| at + of(i).extent());
-        arena.obstructed = ends.chain(blocking(problem, index).map(|r| r.offset + r.size)).max().unwrap_or(0);
+        arena.obstructed = ends.chain(arena.reserved.iter().map(|r| r.offset + r.size)).max().unwrap_or(0);
         arena
     }
 
     /// Makes shapes of the buffers, and sections of the steps; `false` if there was no time for it.
     pub(super) fn find_sections(&mut self, budget: &mut Budget<'_>) -> bool {
-        let (problem, steps) = (self.problem, Steps::new(self.problem, self.index));
+        let problem = self.problem;
+        let steps = Steps::new(problem, self.reserved.iter().copied());
         let count = self.buffers.len() + self.fixed.len();
         let mut steps_of = Vec::with_capacity(count);
         self.shapes.shapes.reserve_exact(count);
@@ -137,9 +139,9 @@ impl<'p> Arena<'p> {
             self.obstacle(offset, buffer.extent());
             push(&mut self.shapes, buffer.extent(), 1, &mut steps.of_buffer(buffer));
         }
-        for range in blocking(problem, self.index) {
+        for range in self.reserved.clone() {
             self.obstacle(range.offset, range.size);
-            push(&mut self.shapes, range.size, 1, &mut std::iter::once(steps.of_reserved(range)));
+            push(&mut self.shapes, range.size, 1, &mut std::iter::once(steps.of_range(range.during)));
         }
         let Some((ranges, count)) = sections(steps_of, &mut || budget.is_late()) else { return false };
         self.shapes.set_ranges(ranges);
@@ -199,54 +201,64 @@ impl<'p> Arena<'p> {
     }
 }
 
-/// The reserved ranges of an arena that are in the way of anything.
-pub(super) fn blocking(problem: &Problem, arena: u32) -> impl Iterator<Item = &Reserved> + Clone {
-    problem.reserved().iter().filter(move |r| r.arena == arena && r.blocks())
+/// By arena, the reserved ranges that are in the way of anything: gone through once, however many arenas there are.
+pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
+    let mut by_arena = vec![Vec::new(); problem.arenas().len()];
+    for range in problem.reserved().iter().filter(|r| r.blocks()) {
+        by_arena[range.arena as usize].push(range);
+    }
+    by_arena
 }
 
 /// The ranges of steps at which things are in the way of one another.
 ///
-/// Without reuse all buffers are in one another's way, but reserved ranges only in that of what is live with them: every
-/// buffer gets a step after all others in common with all buffers.
+/// Without reuse all buffers are in one another's way, but reserved ranges only in that of what is live with them. So only
+/// the stretches of steps between which a reserved range begins or ends tell steps apart, and after these comes one that all
+/// buffers have in common. Stretches are counted, as there may be no step after the last.
 pub(super) enum Steps {
     /// As they are.
     Live,
-    /// One step for all.
-    One,
-    /// As they are, and this one.
-    LiveAnd(u64),
+    /// Stretches, one more than these steps, each of which begins one; and one for all buffers.
+    Unshared(Vec<u64>),
 }
 
 impl Steps {
-    /// For one arena of `problem`.
-    pub(super) fn new(problem: &Problem, arena: u32) -> Steps {
+    /// For what is laid out around these reserved ranges.
+    pub(super) fn new<'p>(problem: &Problem, reserved: impl Iterator<Item = &'p Reserved>) -> Steps {
         if problem.reuse() {
             return Steps::Live;
         }
-        let buffers = problem.buffers().iter().map(|b| b.upper);
-        let reserved = blocking(problem, arena).map(|r| r.during.upper);
-        let last = buffers.chain(reserved.clone()).max().unwrap_or(0);
-        // The last step there is has no successor; then reserved ranges are kept clear throughout.
-        if reserved.count() == 0 || last == u64::MAX {
-            Steps::One
-        } else {
-            Steps::LiveAnd(last)
-        }
+        let mut borders: Vec<u64> = reserved.flat_map(|r| [r.during.lower, r.during.upper]).collect();
+        borders.sort_unstable();
+        borders.dedup();
+        Steps::Unshared(borders)
     }
 
-    pub(super) fn of_buffer<'b>(&self, buffer: &'b Buffer) -> impl Iterator<Item = (u64, u64)> + use<'b> {
-        let (lives, common) = match *self {
-            Steps::Live => (true, None),
-            Steps::One => (false, Some((0, 1))),
-            Steps::LiveAnd(last) => (true, Some((last, last + 1))),
+    pub(super) fn of_buffer<'b>(&'b self, buffer: &'b Buffer) -> impl Iterator<Item = (u64, u64)> + 'b {
+        let all = match self {
+            Steps::Live => None,
+            Steps::Unshared(borders) => Some((borders.len() as u64 + 1, borders.len() as u64 + 2)),
         };
-        buffer.live().filter(move |_| lives).map(|r| (r.lower, r.upper)).chain(common)
+        // Where nothing is reserved, the step for all is enough.
+        let lives = !matches!(self, Steps::Unshared(borders) if borders.is_empty());
+        let mut end = 0;
+        let of_life = move |live: Interval| {
+            let (from, to) = self.of_range(live);
+            // What a gap parts may be in one stretch.
+            let from = from.max(std::mem::replace(&mut end, to));
+            (from < to).then_some((from, to))
+        };
+        buffer.live().filter(move |_| lives).filter_map(of_life).chain(all)
     }
 
-    pub(super) fn of_reserved(&self, reserved: &Reserved) -> (u64, u64) {
+    /// Of steps in which something is live or reserved.
+    pub(super) fn of_range(&self, range: Interval) -> (u64, u64) {
         match self {
-            Steps::One => (0, 1),
-            _ => (reserved.during.lower, reserved.during.upper),
+            Steps::Live => (range.lower, range.upper),
+            Steps::Unshared(borders) => {
+                let stretch = |step: u64| borders.partition_point(|&border| border <= step) as u64;
+                (stretch(range.lower), stretch(range.upper - 1) + 1)
+            }
         }
     }
 }

@@ -3,26 +3,37 @@
 use crate::plan::covered::covered;
 use crate::plan::problem::{Buffer, Place, Problem, Reserved, Step};
 
-/// Bytes that any layout of `buffers` in `arena` needs: the largest live sum, reserved ranges included; the end of
-/// whatever is fixed; without reuse everything side by side.
-pub(super) fn of_arena<'a>(problem: &Problem, arena: u32, buffers: impl Iterator<Item = &'a Buffer> + Clone) -> u64 {
-    let reserved: Vec<&Reserved> = problem.reserved().iter().filter(|r| r.arena == arena && r.blocks()).collect();
+/// Bytes that any layout of `buffers` in one arena needs: the largest live sum, its `reserved` ranges included; the end
+/// of whatever is fixed; without reuse everything side by side.
+pub(super) fn of_arena<'a>(
+    problem: &Problem,
+    reserved: &[&Reserved],
+    buffers: impl Iterator<Item = &'a Buffer> + Clone,
+) -> u64 {
     let ends = reserved.iter().map(|r| r.offset + r.size).max().unwrap_or(0);
     let all = Extremes::of(buffers.clone());
     let unshared = if problem.reuse() { 0 } else { buffers.clone().map(Buffer::extent).sum() };
-    peak(buffers, &all, &[reserved]).max(ends).max(all.fixed).max(unshared)
+    peak(buffers, &all, covered(reserved)).max(ends).max(all.fixed).max(unshared)
 }
 
-/// Bytes that any layout of all `buffers` needs, whatever arenas they are in.
-pub(super) fn of_all<'a>(problem: &Problem, buffers: impl Iterator<Item = &'a Buffer> + Clone) -> u64 {
-    let arenas = problem.arenas().len() as u32;
-    if arenas == 1 {
-        return of_arena(problem, 0, buffers);
+/// What each arena needs for those of `buffers` that are bound to it, and what all need together, whatever arenas the
+/// others are in. `reserved` is by arena.
+pub(super) fn of_all<'a>(
+    problem: &Problem,
+    reserved: &[Vec<&Reserved>],
+    buffers: impl Iterator<Item = &'a Buffer> + Clone,
+) -> (Vec<u64>, u64) {
+    let mut bound = vec![Vec::new(); reserved.len()];
+    for buffer in buffers.clone() {
+        if let Some(arena) = buffer.arena {
+            bound[arena as usize].push(buffer);
+        }
     }
-    let reserved: Vec<Vec<&Reserved>> =
-        (0..arenas).map(|a| problem.reserved().iter().filter(|r| r.arena == a && r.blocks()).collect()).collect();
-    let by_arena: u64 = (0..arenas).map(|a| of_arena(problem, a, buffers.clone().filter(|b| b.arena == Some(a)))).sum();
-    peak(buffers.clone(), &Extremes::of(buffers), &reserved).max(by_arena)
+    let of_one = |(mine, reserved): (&Vec<&Buffer>, &Vec<_>)| of_arena(problem, reserved, mine.iter().copied());
+    let by_arena: Vec<u64> = bound.iter().zip(reserved).map(of_one).collect();
+    let covered = reserved.iter().flat_map(|ranges| covered(ranges)).collect();
+    let all = peak(buffers.clone(), &Extremes::of(buffers), covered).max(by_arena.iter().sum());
+    (by_arena, all)
 }
 
 /// What one look at each buffer says.
@@ -49,10 +60,9 @@ impl Extremes {
     }
 }
 
-/// The largest sum of live buffers and reserved bytes at one step. `reserved` by arena: ranges of one may overlap and
-/// count once, those of two do not.
-fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, reserved: &[Vec<&Reserved>]) -> u64 {
-    let covered: Vec<(Step, bool, u64)> = reserved.iter().flat_map(|ranges| covered(ranges)).collect();
+/// The largest sum of live buffers and reserved bytes at one step. `covered` says when these change: ranges of one arena may
+/// overlap and count once, those of two do not.
+fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, covered: Vec<(Step, bool, u64)>) -> u64 {
     let steps = || covered.iter().map(|change| change.0);
     let range = (steps().fold(all.first, Step::min), steps().fold(all.last, Step::max));
     most_live(range, all.count + covered.len() as u64, &|each| {

@@ -67,9 +67,9 @@ impl<'a> Budget<'a> {
         Budget::new(steps, self.deadline, self.cancel)
     }
 
-    /// The same clock and flag, first looked at after `steps`: what is done by then is done whatever they say.
+    /// The same clock and flag, first looked at by the step after so many: those are taken whatever they say.
     pub(super) fn after(&self, steps: u64) -> Budget<'a> {
-        Budget { left: u64::MAX, taken: 0, until_look: steps, interrupted: false, ..*self }
+        Budget { left: u64::MAX, taken: 0, until_look: steps.saturating_add(1), interrupted: false, ..*self }
     }
 
     /// Steps taken so far.

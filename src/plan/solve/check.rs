@@ -1,6 +1,7 @@
 //! What makes a problem contradict itself, said before anything is searched.
 
 use super::arena::stride;
+use super::taken::Taken;
 use crate::base::{Error, Result};
 use crate::plan::problem::{Buffer, BufferId, Interval, Place, Problem, Reserved, Step, MAX_BYTES};
 use std::collections::BTreeMap;
@@ -38,10 +39,13 @@ fn sums(problem: &Problem) -> Result<bool> {
                 buffer.alignment
             )));
         }
+        any_fixed |= matches!(buffer.place, Place::Fixed(_));
+        if !buffer.occupies() {
+            continue;
+        }
         // Each may have to be rounded up to its stride, twice in a layout that is turned over.
         let bytes = u128::from(buffer.extent()) + 2 * (stride - 1);
         sum += bytes;
-        any_fixed |= matches!(buffer.place, Place::Fixed(_));
         match buffer.place {
             Place::Fixed(at) if highest.is_none_or(|(end, _)| end < at + buffer.extent()) => {
                 highest = Some((at + buffer.extent(), Ok((id, buffer, at))));
@@ -118,22 +122,55 @@ fn places(problem: &Problem) -> Result<()> {
              live range earlier"
         )));
     }
-    for (at, end, id, buffer) in fixed(problem) {
-        for range in problem.reserved().iter().filter(|r| Some(r.arena) == home(problem, buffer) && r.size > 0) {
-            let apart = range.offset + range.size <= at || end <= range.offset;
-            let meets = |live: Interval| live.overlaps(range.during);
-            if !apart && !range.during.is_empty() && buffer.live().any(meets) {
-                return Err(Error::invalid(format!(
-                    "{} is fixed at bytes [{at}, {end}), of which [{}, {}) are reserved at steps {}",
-                    named(id, buffer),
-                    range.offset,
-                    range.offset + range.size,
-                    range.during
-                )));
-            }
-        }
+    let Some((id, range)) = trespass(problem) else { return Ok(()) };
+    let buffer = &problem.buffers()[id as usize];
+    let Place::Fixed(at) = buffer.place else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "{} is fixed at bytes [{at}, {}), of which [{}, {}) are reserved at steps {}",
+        named(id, buffer),
+        at + buffer.extent(),
+        range.offset,
+        range.offset + range.size,
+        range.during
+    )))
+}
+
+/// A fixed buffer and a reserved range of its arena that share a byte at some step, if there are: one sweep over the steps.
+fn trespass(problem: &Problem) -> Option<(u32, &Reserved)> {
+    let end = |r: &Reserved| r.offset + r.size;
+    let mut reserved: Vec<_> =
+        (problem.reserved().iter().filter(|r| r.blocks())).map(|r| ((r.arena, r.offset, end(r)), r)).collect();
+    if reserved.is_empty() {
+        return None;
     }
-    Ok(())
+    let mut held: Vec<_> =
+        fixed(problem).filter_map(|(at, end, id, b)| Some(((home(problem, b)?, at, end), id, b))).collect();
+    reserved.sort_unstable_by_key(|r| r.0);
+    held.sort_unstable_by_key(|h| h.0);
+    // (step, whether it begins, whether it is reserved, its place): at equal steps ends come first.
+    let mut events: Vec<(Step, bool, bool, usize)> = Vec::new();
+    let mut both = |steps: Interval, is_reserved, place| {
+        events.extend([(steps.lower, true, is_reserved, place), (steps.upper, false, is_reserved, place)]);
+    };
+    for (place, (.., buffer)) in held.iter().enumerate() {
+        buffer.live().for_each(|live| both(live, false, place));
+    }
+    for (place, (_, range)) in reserved.iter().enumerate() {
+        both(range.during, true, place);
+    }
+    events.sort_unstable();
+    let mut kept_clear = Taken::new(reserved.iter().map(|r| r.0).collect());
+    let mut in_use = Taken::new(held.iter().map(|h| h.0).collect());
+    for (_, begins, is_reserved, place) in events {
+        let (one, other) = if is_reserved { (&mut kept_clear, &in_use) } else { (&mut in_use, &kept_clear) };
+        let bytes = if is_reserved { reserved[place].0 } else { held[place].0 };
+        if let Some(met) = if begins { other.meeting(bytes) } else { None } {
+            let (buffer, range) = if is_reserved { (met, place) } else { (place, met) };
+            return Some((held[buffer].1, reserved[range].1));
+        }
+        one.set(place, begins);
+    }
+    None
 }
 
 /// Two fixed buffers of one arena that share a byte while both are live, if there are: one sweep over the steps, with what

@@ -125,7 +125,7 @@ fn lay_out(
     let mut mine = mine.to_vec();
     mine.sort_unstable();
     let ids: Vec<u32> = mine.iter().map(|&k| task.ids[k as usize]).collect();
-    let mut arena = Arena::new(task.problem, index as u32, ids);
+    let mut arena = Arena::new(task.problem, task.reserved[index].clone(), ids);
     // A wish may wait until it is known who is there.
     arena.preferred.clear();
     let mut greedy = budget.without_count();

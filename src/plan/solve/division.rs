@@ -1,9 +1,9 @@
 //! A division of the buffers among the arenas, and what has to be divided.
 
-use super::arena::{blocking, stride, Steps};
+use super::arena::{reserved, stride, Steps};
 use super::first_fit::Shapes;
 use super::instance::sections;
-use crate::plan::problem::{Buffer, Place, Problem};
+use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 use std::cmp::Reverse;
 
 /// Who goes where.
@@ -35,6 +35,8 @@ impl Assigned {
 /// What is to be divided, told in the sections that all arenas have in common.
 pub(super) struct Task<'a> {
     pub(super) problem: &'a Problem,
+    /// By arena, what is reserved there.
+    pub(super) reserved: Vec<Vec<&'a Reserved>>,
     /// Buffers, by number.
     pub(super) ids: &'a [u32],
     /// Those, then reserved ranges.
@@ -50,14 +52,13 @@ impl<'a> Task<'a> {
     /// What there is to divide.
     pub(super) fn new(problem: &'a Problem, ids: &'a [u32]) -> Task<'a> {
         let buffers = problem.buffers();
-        let arenas = problem.arenas().len() as u32;
         // Arenas do not touch one another, but what is in the way where must be told in the same sections.
-        let steps: Vec<Steps> = (0..arenas).map(|a| Steps::new(problem, a)).collect();
-        let one = steps.iter().find(|s| !matches!(s, Steps::One)).unwrap_or(&Steps::One);
-        let live = |i: u32| one.of_buffer(&buffers[i as usize]);
-        let reserved: Vec<_> = (0..arenas).flat_map(|a| blocking(problem, a)).collect();
+        let by_arena = reserved(problem);
+        let reserved = || by_arena.iter().flatten().copied();
+        let steps = Steps::new(problem, reserved());
+        let live = |i: u32| steps.of_buffer(&buffers[i as usize]);
         let ranges: Vec<(u64, u64)> =
-            ids.iter().flat_map(|&i| live(i)).chain(reserved.iter().map(|r| one.of_reserved(r))).collect();
+            ids.iter().flat_map(|&i| live(i)).chain(reserved().map(|r| steps.of_range(r.during))).collect();
         let (ranges, count) = sections(ranges, &mut || false).unwrap_or_default();
         let mut ranges = ranges.into_iter();
         let mut shapes = Shapes::default();
@@ -66,8 +67,8 @@ impl<'a> Task<'a> {
             let ranges = ranges.by_ref().take(live(i).count());
             shapes.push(buffer.extent(), stride(buffer.alignment, problem.unit()), ranges);
         }
-        let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); arenas as usize];
-        for range in reserved {
+        let mut obstacles: Vec<Vec<(u32, u64)>> = vec![Vec::new(); by_arena.len()];
+        for range in reserved() {
             obstacles[range.arena as usize].push((shapes.shapes.len() as u32, range.offset));
             shapes.push(range.size, 1, ranges.by_ref().take(1));
         }
@@ -82,7 +83,7 @@ impl<'a> Task<'a> {
             };
             (class, Reverse(buffer.extent()), k)
         });
-        Task { problem, ids, shapes, sections: count, obstacles, order }
+        Task { problem, reserved: by_arena, ids, shapes, sections: count, obstacles, order }
     }
 
     /// The buffer at a position.

@@ -14,8 +14,8 @@ const ROUNDED_SHARE: u32 = 2;
 impl Arena<'_> {
     /// Lays the arena out.
     pub(super) fn lay_out(&mut self, task: Task, budget: &mut Budget<'_>) -> Placed {
-        let many = self.movable() as u64 > FIRST_STEPS;
-        let mut placed = if many { self.at_once() } else { self.none() };
+        // There is a layout from here on: of few buffers with very many ranges, too, finding sections may be ended.
+        let mut placed = self.at_once();
         if !self.is_late(budget) && self.find_sections(budget) {
             let other = self.lay_out_freely(task, budget);
             if other.size <= placed.size {

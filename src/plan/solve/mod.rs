@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `check` | contradictions, said before anything is searched |
+//! | `check`, `taken` | contradictions, said before anything is searched; bytes in the way of others |
 //! | `bounds` | lower bounds from sums |
 //! | `options` | what a caller asks for |
 //! | `division` | which arena each buffer goes to, as data |
@@ -53,12 +53,13 @@ mod repair;
 mod skyline;
 mod spread;
 mod stacked;
+mod taken;
 mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
-use super::problem::{self, Buffer, Place, Problem};
+use super::problem::{Buffer, Place, Problem};
 use crate::base::Result;
-use arena::{stride, Arena, Task};
+use arena::{reserved, stride, Arena, Task};
 use budget::Budget;
 use std::time::{Duration, Instant};
 
@@ -99,15 +100,20 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     }
     let deadline = options.time_limit.and_then(|limit| start.checked_add(limit));
     let mut budget = Budget::new(steps, deadline, options.cancel);
-    let mut only = (arenas.len() == 1).then(|| Arena::new(problem, 0, std::mem::take(&mut ids)));
+    let mut reserved = reserved(problem);
+    let mut only = match &mut reserved[..] {
+        [reserved] => Some(Arena::new(problem, std::mem::take(reserved), std::mem::take(&mut ids))),
+        _ => None,
+    };
+    let (by_arena, lower_bound) = match &only {
+        Some(arena) => (vec![arena.bound], arena.bound),
+        None => bounds::of_all(problem, &reserved, ids.iter().map(|&i| &buffers[i as usize])),
+    };
     let mut layout = Layout {
         slots: Vec::new(),
         arenas: vec![ArenaUse::default(); arenas.len()],
         size: 0,
-        lower_bound: match &only {
-            Some(arena) => arena.bound,
-            None => bounds::of_all(problem, ids.iter().map(|&i| &buffers[i as usize])),
-        },
+        lower_bound,
         total_unshared,
         status: LayoutStatus::Optimal,
         interrupted: false,
@@ -120,7 +126,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
         Ok(layout)
     };
     // Said at once, whatever the effort: this needs no search.
-    if beyond_capacity(problem, &ids, layout.lower_bound) {
+    if beyond_capacity(problem, &by_arena, lower_bound) {
         return without_slots(layout, LayoutStatus::Infeasible);
     }
     // By arena, its buffers, and where the movable ones were seen to fit when the buffers were divided.
@@ -137,9 +143,9 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     let mut optimal = true;
     let (mut too_large, mut impossible) = (false, false);
     let mut placements = Vec::new();
-    for (index, (ids, found)) in (0u32..).zip(homes) {
+    for ((index, (ids, found)), reserved) in (0u32..).zip(homes).zip(reserved) {
         let capacity = arenas[index as usize].capacity;
-        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, index, ids));
+        let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, reserved, ids));
         let before = |slots: &Vec<Option<Slot>>| {
             let movable = arena.buffers.iter();
             movable.map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect()
@@ -191,15 +197,11 @@ fn empty_slot(problem: &Problem, buffer: &Buffer) -> Option<Slot> {
     (!problem.left_out().contains(buffer.kind)).then_some(Slot { arena: buffer.arena.unwrap_or(0), offset })
 }
 
-/// Whether sums alone show that the capacities do not suffice.
-fn beyond_capacity(problem: &Problem, ids: &[u32], lower_bound: u64) -> bool {
-    let arenas = problem.arenas();
-    let all = arenas.iter().try_fold(0u64, |sum, a| a.capacity.map(|c| sum.saturating_add(c)));
-    let is_beyond = |(index, arena): (u32, &problem::Arena)| {
-        let bound = ids.iter().map(|&i| &problem.buffers()[i as usize]).filter(|b| b.arena == Some(index));
-        arena.capacity.is_some_and(|c| c < bounds::of_arena(problem, index, bound))
-    };
-    all.is_some_and(|all| all < lower_bound) || (arenas.len() > 1 && (0u32..).zip(arenas).any(is_beyond))
+/// Whether sums alone show that the capacities do not suffice: what each arena needs, or all together.
+fn beyond_capacity(problem: &Problem, by_arena: &[u64], all: u64) -> bool {
+    let capacities = || problem.arenas().iter().map(|a| a.capacity);
+    let sum = capacities().try_fold(0u64, |sum, c| Some(sum.saturating_add(c?)));
+    sum.is_some_and(|sum| sum < all) || capacities().zip(by_arena).any(|(c, &least)| c.is_some_and(|c| c < least))
 }
 
 #[cfg(test)]

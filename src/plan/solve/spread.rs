@@ -96,7 +96,7 @@ fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget:
     for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
         let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);
         let ids: Vec<u32> = mine().map(|k| task.ids[k as usize]).collect();
-        let mut arena = Arena::new(task.problem, index, ids);
+        let mut arena = Arena::new(task.problem, task.reserved[index as usize].clone(), ids);
         // A wish may wait until it is known who is there.
         arena.preferred.clear();
         let capacity = of_arena.capacity.unwrap_or(u64::MAX);

@@ -249,10 +249,10 @@ fn check_bounds(problem: &Problem, layout: &Layout, items: &[Item], sweep: &Swee
     if !has_slots(layout.status) {
         return Ok(());
     }
-    for (arena, used) in layout.arenas.iter().enumerate() {
+    let inside = |item: &Item| item.at.map(|at| at.arena);
+    for ((arena, used), shown) in layout.arenas.iter().enumerate().zip(shown_of_arenas(problem, items, inside)) {
         let live = sweep.placed.get(arena).map_or(0, |peak| peak.most);
-        let inside = |item: &&Item| item.at.is_some_and(|at| at.arena == arena);
-        let shown = live.max(shown_of_arena(problem, items.iter().filter(inside), arena));
+        let shown = live.max(shown);
         if u128::from(used.lower_bound) > shown {
             return wrong(format!(
                 "arena {arena} has lower_bound {}, and what is in it shows no more than {shown}",
@@ -265,33 +265,30 @@ fn check_bounds(problem: &Problem, layout: &Layout, items: &[Item], sweep: &Swee
 
 /// The largest lower bound of the problem as a whole that follows from sums alone: see [`Layout::lower_bound`].
 fn shown_of_problem(problem: &Problem, items: &[Item], sweep: &Sweep) -> u128 {
-    let by_arena: u128 = (0..problem.arenas().len())
-        .map(|arena| {
-            let bound = items.iter().filter(|item| item.home == Some(arena));
-            let live = sweep.bound.get(arena).map_or(0, |peak| peak.most);
-            live.max(shown_of_arena(problem, bound, arena))
-        })
-        .sum();
+    let bound = shown_of_arenas(problem, items, |item| item.home);
+    let by_arena: u128 = bound.iter().zip(&sweep.bound).map(|(&shown, live)| live.most.max(shown)).sum();
     let apart = if problem.reuse() { 0 } else { items.iter().map(|item| u128::from(item.extent)).sum() };
     by_arena.max(apart).max(sweep.total.most)
 }
 
-/// What an arena needs for `items`, but for what is live together: ends of what cannot move, and all of them side by
+/// What each arena needs for its items, but for what is live together: ends of what cannot move, and all of them side by
 /// side where bytes are not reused.
-fn shown_of_arena<'a>(problem: &Problem, items: impl Iterator<Item = &'a Item>, arena: usize) -> u128 {
-    let (mut apart, mut end) = (0u128, 0u128);
+fn shown_of_arenas(problem: &Problem, items: &[Item], arena_of: impl Fn(&Item) -> Option<usize>) -> Vec<u128> {
+    let (mut apart, mut ends) = (vec![0u128; problem.arenas().len()], vec![0u128; problem.arenas().len()]);
     for item in items {
+        let Some(arena) = arena_of(item) else { continue };
         if !problem.reuse() {
-            apart += u128::from(item.extent);
+            apart[arena] += u128::from(item.extent);
         }
         if let Some(Place::Fixed(at)) = problem.buffers().get(item.id as usize).map(|b| b.place) {
-            end = end.max(u128::from(at) + u128::from(item.extent));
+            ends[arena] = ends[arena].max(u128::from(at) + u128::from(item.extent));
         }
     }
-    for r in problem.reserved().iter().filter(|r| r.arena as usize == arena && blocks_anything(r)) {
-        end = end.max(u128::from(r.offset) + u128::from(r.size));
+    for r in problem.reserved().iter().filter(|r| blocks_anything(r)) {
+        let end = &mut ends[r.arena as usize];
+        *end = (*end).max(u128::from(r.offset) + u128::from(r.size));
     }
-    apart.max(end)
+    apart.into_iter().zip(ends).map(|(apart, end)| apart.max(end)).collect()
 }
 
 /// Whether the status can be true, as far as that is seen without solving.

@@ -63,13 +63,12 @@ impl Sweep {
     /// Goes through the steps, and fails at the first at which two things that are live share a byte.
     pub fn run(problem: &Problem, items: &[Item]) -> Result<Sweep> {
         let arenas = problem.arenas().len();
-        let mut live: Vec<Live> = (0..arenas)
-            .map(|arena| Live {
-                buffers: BTreeMap::new(),
-                reserved: Cover::new(
-                    problem.reserved().iter().filter(|r| r.arena as usize == arena && blocks_anything(r)),
-                ),
-            })
+        let mut reserved = vec![Vec::new(); arenas];
+        for range in problem.reserved().iter().filter(|r| blocks_anything(r)) {
+            reserved[range.arena as usize].push(range);
+        }
+        let mut live: Vec<Live> = (reserved.into_iter())
+            .map(|ranges| Live { buffers: BTreeMap::new(), reserved: Cover::new(ranges.into_iter()) })
             .collect();
         let mut sweep = Sweep {
             total: Peak::default(),

@@ -1,0 +1,90 @@
+//! Bytes of arenas that are taken for a while, and which of them are in the way of others: O(log n) each.
+
+/// An arena, a first byte and an end there.
+pub(super) type Bytes = (u32, u64, u64);
+
+/// Ranges of bytes that come and go and may overlap.
+pub(super) struct Taken {
+    /// All there will be, in order.
+    all: Vec<Bytes>,
+    /// A tree over them: the highest end of those below a node that are there now, 0 if none is.
+    ends: Vec<u64>,
+}
+
+impl Taken {
+    /// Of ranges in order; none is there yet.
+    pub(super) fn new(all: Vec<Bytes>) -> Taken {
+        let ends = vec![0; 2 * all.len()];
+        Taken { all, ends }
+    }
+
+    /// The range at this place comes or goes.
+    pub(super) fn set(&mut self, place: usize, comes: bool) {
+        let mut node = place + self.all.len();
+        self.ends[node] = if comes { self.all[place].2 } else { 0 };
+        while node > 1 {
+            node /= 2;
+            self.ends[node] = self.ends[2 * node].max(self.ends[2 * node + 1]);
+        }
+    }
+
+    /// The place of one that is there and shares a byte with these.
+    pub(super) fn meeting(&self, (arena, at, end): Bytes) -> Option<usize> {
+        // Of those that begin below the end, one that ends above the first byte.
+        let first = self.all.partition_point(|other| other.0 < arena);
+        let last = self.all.partition_point(|other| (other.0, other.1) < (arena, end));
+        let (mut from, mut to) = (first + self.all.len(), last + self.all.len());
+        let mut highest = 0;
+        while from < to {
+            if from % 2 == 1 {
+                highest = highest.max(self.ends[from]);
+                from += 1;
+            }
+            if to % 2 == 1 {
+                to -= 1;
+                highest = highest.max(self.ends[to]);
+            }
+            from /= 2;
+            to /= 2;
+        }
+        if highest <= at {
+            return None;
+        }
+        // Which it is takes longer, and is asked once.
+        (first..last).find(|place| self.ends[place + self.all.len()] > at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastrand::Rng;
+
+    #[test]
+    fn what_is_in_the_way_is_found() {
+        for seed in 0..200 {
+            let rng = &mut Rng::with_seed(seed);
+            let bytes = |rng: &mut Rng| {
+                let at = rng.u64(..30);
+                (rng.u32(..3), at, at + rng.u64(1..9))
+            };
+            let mut all: Vec<Bytes> = (0..rng.usize(..20)).map(|_| bytes(rng)).collect();
+            all.sort_unstable();
+            let mut taken = Taken::new(all.clone());
+            let mut there = vec![false; all.len()];
+            for _ in 0..60 {
+                if !all.is_empty() {
+                    let place = rng.usize(..all.len());
+                    there[place] = !there[place];
+                    taken.set(place, there[place]);
+                }
+                let asked = bytes(rng);
+                let meets = |k: &usize| {
+                    let other = all[*k];
+                    there[*k] && other.0 == asked.0 && other.1 < asked.2 && asked.1 < other.2
+                };
+                assert_eq!(taken.meeting(asked), (0..all.len()).find(meets), "seed {seed}");
+            }
+        }
+    }
+}

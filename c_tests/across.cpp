@@ -4,6 +4,8 @@
 #include "throws.hpp"
 #include <gpumem.hpp>
 
+#include <thread>
+
 // Under valgrind every byte is dear.
 static const size_t BYTES = (is_slow() ? 2 : 8) * MIB;
 
@@ -48,6 +50,61 @@ static void a_resource_waits_for_the_default_stream_of_its_device() {
         mr.deallocate_sync(q, BYTES);
         CHECK(reports() == 0);
     }
+}
+
+// Memory of device 1 that its default stream is still busy with goes back, whatever device is current, on whatever thread.
+static void what_owns_memory_knows_its_default_stream() {
+    for (int how = 0; how < 4; how++) {
+        for (int round = 0; round < (is_slow() ? 2 : 20); round++) {
+            gpumem::memory_resource mr(1);
+            gpumem::allocator<char> allocator{gpumem::stream_ref()};
+            gpumem::async_buffer<char> buffer;
+            OK(gpumem_device_set(how == 0 ? 0 : 1));
+            void *p = how == 0 ? mr.allocate({}, BYTES) : how == 1 ? allocator.allocate(BYTES) : nullptr;
+            if (how > 1) {
+                buffer = gpumem::async_buffer<char>(BYTES);
+                p = buffer.data();
+            }
+            OK(gpumem_device_set(1));
+            OK(gpumem_memset_async(p, 1, BYTES, nullptr));
+            OK(gpumem_device_set(0));
+            switch (how) {
+            case 0: mr.deallocate({}, p, BYTES); break;
+            case 1: allocator.deallocate(static_cast<char *>(p), BYTES); break;
+            case 2: buffer.reset(); break;
+            default: std::thread([b = std::move(buffer)]() {}).join();
+            }
+            int now = -1;
+            OK(gpumem_device_get(&now));
+            CHECK(now == 0);
+            OK(gpumem_device_set(1));
+            gpumem::stream other;
+            gpumem::async_buffer<char> next(BYTES, other);
+            OK(gpumem_memset_async(next.data(), 2, BYTES, other.get()));
+            other.sync();
+            next.reset();
+            CHECK(reports() == 0);
+        }
+    }
+}
+
+// Empty, a buffer is still its stream's.
+static void a_buffer_keeps_its_stream() {
+    gpumem::stream s;
+    gpumem::async_buffer<char> buffer(BYTES, s);
+    gpumem::unique_buffer<char> taken = gpumem::unique_buffer<char>::adopt(buffer.release(), BYTES);
+    CHECK(!buffer && buffer.size() == 0 && buffer.get_stream() == s);
+    for (int round = 0; round < (is_slow() ? 2 : 20); round++) {
+        {
+            gpumem::async_buffer<char> before(BYTES);
+            OK(gpumem_memset_async(before.data(), 1, BYTES, nullptr));
+        }
+        buffer.resize(BYTES);
+        OK(gpumem_memset_async(buffer.data(), 2, BYTES, s.get()));
+        buffer.reset();
+        CHECK(!buffer && buffer.get_stream() == s);
+    }
+    CHECK(reports() == 0);
 }
 
 // The same handle, twice: the current device's, whatever device the memory is on.
@@ -261,6 +318,8 @@ int main() {
     }
     RUN(starts_a_simulation);
     RUN(a_resource_waits_for_the_default_stream_of_its_device);
+    RUN(what_owns_memory_knows_its_default_stream);
+    RUN(a_buffer_keeps_its_stream);
     RUN(a_free_on_a_default_stream_is_the_current_devices);
     RUN(memory_comes_from_the_current_or_the_named_device);
     RUN(spaces_name_the_device_of_a_default_stream);

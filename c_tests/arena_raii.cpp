@@ -94,6 +94,9 @@ static void failed_exits_throw_and_leave_the_arena_open() {
 static void moved_arenas_end_once() {
     static_assert(!std::is_copy_constructible<gpumem::arena>::value, "move-only");
     static_assert(!std::is_copy_constructible<gpumem::arena_attachment>::value, "move-only");
+    // The new one is inside the old one, and would end with it.
+    static_assert(!std::is_move_assignable<gpumem::arena>::value, "no assignment");
+    static_assert(!std::is_move_assignable<gpumem::arena_attachment>::value, "no assignment");
     static_assert(std::is_nothrow_move_constructible<gpumem::arena>::value, "noexcept");
     static_assert(std::is_nothrow_destructible<gpumem::arena>::value, "noexcept");
     {
@@ -102,7 +105,8 @@ static void moved_arenas_end_once() {
         gpumem_malloc(10);
         gpumem::arena inside("inside");
         gpumem_malloc(20);
-        inside = std::move(moved); // aborts the one inside
+        inside.reset(); // aborts the one inside
+        inside.swap(moved);
         CHECK(!moved && current() == inside.get() && stats_now().allocations == 1);
         gpumem_arena raw = inside.release();
         CHECK(!inside);

@@ -82,6 +82,14 @@ static void threads_and_streams_draw_from_what_is_attached() {
         gpumem::reservation_attachment here(b);
         b.release(); // before its attachment ends
     }
+    // The end of an attachment whose reservation is released is none of another's.
+    gpumem::reservation c = gpumem::reserve(MIB), d = gpumem::reserve(MIB);
+    gpumem::reservation_attachment here(c);
+    c.release();
+    here = gpumem::reservation_attachment(d);
+    CHECK(gpu.current(t.get()) == d.info().number);
+    here.reset();
+    CHECK(gpu.current(t.get()) == 0);
     CHECK(throws<gpumem::error>([&] { gpumem::reservation_attachment late(b); }, GPUMEM_ERROR_INVALID, "NULL"));
 }
 

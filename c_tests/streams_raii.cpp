@@ -152,6 +152,9 @@ void async_buffers_move_and_grow() {
 }
 
 void buffers_hold_bytes_and_constants() {
+    gpumem::allocator<int> ints{gpumem::stream_ref()};
+    gpumem::allocator<char> chars(ints);
+    CHECK(ints == chars && !(chars != ints));
     gpumem::unique_buffer<void> bytes(100);
     gpumem::async_buffer<const float> constant(10);
     CHECK(bytes.size_bytes() == 100 && constant.size_bytes() == 40);

@@ -25,16 +25,17 @@
 //
 // Memory      Nothing here dereferences device memory: T is the type of the elements on the device,
 //             and copies are the caller's. No constructor of T runs.
-// Owners      Move-only. One that was moved from owns nothing and may be assigned to. get() shows
-//             what there is, release() gives it up, reset() ends it now, swap() exchanges it.
+// Owners      Move-only. One that was moved from owns nothing and may be assigned to, but for
+//             arenas. get() shows what there is, reset() ends it now, swap() exchanges it; where it
+//             may go on without its owner, release() gives it up.
 // Streams     Are taken as stream_ref, which any stream becomes, and not owned: they outlive what
-//             is made with them.
+//             is made with them. A default stream is that of the device, and in files with
+//             per-thread default streams that of the thread, that is current when it is used.
 // Threads     Different objects may be used from different threads at once, one object from one
 //             thread at a time.
 // Exceptions  gpumem::bad_alloc (a std::bad_alloc) when memory is short, gpumem::error (a
 //             std::runtime_error) for everything else. Destructors, reset() and deallocate() never
-//             throw; what fails in them is kept as the thread's last error and counted in
-//             gpumem_stats.
+//             throw; what fails in them is kept as the thread's last error.
 #ifndef GPUMEM_HPP
 #define GPUMEM_HPP
 

@@ -52,6 +52,10 @@ class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
     arena() { check(gpumem_arena_enter(&state_)); }
     explicit arena(const char *name) { check(gpumem_arena_enter_named(name, &state_)); }
     explicit arena(const std::string &name) : arena(name.c_str()) {}
+    arena(arena &&) noexcept = default;
+    // Not by another one: that is open inside this one, and would end with it. reset() first, and
+    // make one anew.
+    arena &operator=(arena &&) = delete;
 
     // Ends the arena, as gpumem_arena_exit. If that throws, it is open as before.
     gpumem_arena_report exit(void *const *keep, std::size_t count) {
@@ -97,6 +101,9 @@ class arena_attachment
         state_ = a;
     }
     explicit arena_attachment(const arena &a) : arena_attachment(a.get()) {}
+    arena_attachment(arena_attachment &&) noexcept = default;
+    // Not by another one, which is on top of this one.
+    arena_attachment &operator=(arena_attachment &&) = delete;
 };
 
 GPUMEM_NAMESPACE_END

@@ -23,11 +23,17 @@ template <class T> struct stream_extent {
     T *data = nullptr;
     std::size_t size = 0;
     stream_ref stream;
+    // Another stream was set since the memory was allocated.
+    bool is_handed_over = false;
 };
 struct free_in_stream_order {
     template <class T> void operator()(const stream_extent<T> &e) const noexcept {
-        if (e.data != nullptr) {
+        if (e.is_handed_over) {
             gpumem_free_async(untyped(e.data), e.stream.get());
+        } else {
+            // By now a default stream may mean that of another device or thread. gpumem knows which
+            // it was.
+            gpumem_free(untyped(e.data));
         }
     }
 };
@@ -75,7 +81,9 @@ template <class T> class unique_buffer
 };
 
 // Owns device memory for count elements and knows its stream: allocating, resizing and freeing are
-// work of that stream, and nobody waits for them. The stream must outlive it. Move-only.
+// work of that stream, and nobody waits for them. The stream must outlive it. A default stream is
+// that of the device, or thread, of the allocation; resize() and set_stream() take the one that is
+// current then. Move-only.
 //
 //     gpumem::async_buffer<float> x(count, stream);     // a cudaStream_t, a gpumem::stream, ...
 //     kernel<<<grid, block, 0, stream>>>(x.data());
@@ -87,14 +95,28 @@ template <class T> class async_buffer
     explicit async_buffer(std::size_t count, stream_ref s = stream_ref()) {
         void *p = nullptr;
         check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
-        this->state_ = {static_cast<T *>(p), count, s};
+        this->state_ = {static_cast<T *>(p), count, s, false};
     }
 
     // The stream that it is resized and freed in the order of.
     stream_ref get_stream() const noexcept { return this->state_.stream; }
     // Another stream from now on. All use of the memory so far is ordered before what is submitted
     // to it.
-    void set_stream(stream_ref s) noexcept { this->state_.stream = s; }
+    void set_stream(stream_ref s) noexcept {
+        this->state_.stream = s;
+        this->state_.is_handed_over = this->data() != nullptr;
+    }
+    // Gives the memory up; the caller frees it. The stream stays.
+    T *release() noexcept {
+        this->state_.size = 0;
+        this->state_.is_handed_over = false;
+        return std::exchange(this->state_.data, nullptr);
+    }
+    // Frees the memory now. The stream stays.
+    void reset() noexcept {
+        detail::free_in_stream_order()(this->state_);
+        release();
+    }
     // Changes the number of elements, keeping the contents of those that stay. data() may change.
     // If that throws, all is as before.
     void resize(std::size_t count) {

@@ -136,11 +136,18 @@ struct release_reservation {
         }
     }
 };
+struct attached {
+    gpumem_reservation reservation = nullptr;
+    gpumem_space space{};
+};
 struct detach_thread {
-    void operator()(gpumem_space space) const noexcept {
-        if (space.tier != 0) {
-            // One that was released meanwhile is detached already.
-            gpumem_space_detach_thread(space);
+    void operator()(const attached &a) const noexcept {
+        gpumem_reservation_info info;
+        GPUMEM_INIT(&info);
+        // One that was released meanwhile is detached already, and another may be attached.
+        if (a.reservation != nullptr &&
+            gpumem_reservation_info_get(a.reservation, &info) == GPUMEM_OK) {
+            gpumem_space_detach_thread(a.space);
         }
     }
 };
@@ -237,13 +244,14 @@ inline reservation reserve(std::uint64_t bytes, std::uint64_t timeout_ms = 0) {
 
 // Attaches a reservation to the thread for the length of a scope, which must end on the same
 // thread.
-class reservation_attachment : public detail::owner<gpumem_space, detail::detach_thread> {
+class reservation_attachment : public detail::owner<detail::attached, detail::detach_thread> {
   public:
     explicit reservation_attachment(const reservation &r) : reservation_attachment(r.get()) {}
     explicit reservation_attachment(gpumem_reservation r) {
         const auto info = detail::filled<gpumem_reservation_info>(gpumem_reservation_info_get, r);
         check(gpumem_reservation_attach_thread(r));
-        state_ = info.space;
+        state_.reservation = r;
+        state_.space = info.space;
     }
 };
 

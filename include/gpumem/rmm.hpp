@@ -102,7 +102,8 @@ class memory_resource {
   public:
     static constexpr std::size_t default_alignment = 256;
 
-    // On the device of the stream, or the current one.
+    // On the device of the stream, or the current one: memory of a default stream is deallocated
+    // with the same device current.
     memory_resource() noexcept = default;
     // On one device, whatever is current.
     explicit memory_resource(int device) noexcept : device_(device) {}
@@ -135,8 +136,19 @@ class memory_resource {
                     std::size_t alignment = default_alignment) noexcept {
         (void)bytes;
         (void)alignment;
-        if (p != nullptr) {
-            gpumem_free_async(p, s.get());
+        if (p == nullptr) {
+            return;
+        }
+        int before = any_device;
+        // A default stream is the current device's; the one meant is that of allocate().
+        const bool is_default = s.get() == nullptr || s.get() == GPUMEM_STREAM_LEGACY ||
+                                s.get() == GPUMEM_STREAM_PER_THREAD;
+        if (device_ != any_device && is_default && gpumem_device_get(&before) == GPUMEM_OK) {
+            gpumem_device_set(device_);
+        }
+        gpumem_free_async(p, s.get());
+        if (before != any_device) {
+            gpumem_device_set(before);
         }
     }
     // Usable on every stream at once, so this waits for the device's default stream. Prefer
@@ -205,17 +217,21 @@ template <class T> class allocator {
         check(gpumem_malloc_async(detail::bytes_of<T>(count), stream_.get(), &p));
         return static_cast<T *>(p);
     }
-    void deallocate(T *p, std::size_t) noexcept { gpumem_free_async(p, stream_.get()); }
+    // In the order of the stream that it was allocated on.
+    void deallocate(T *p, std::size_t) noexcept { gpumem_free(p); }
     stream_ref get_stream() const noexcept { return stream_; }
-
-    friend bool operator==(const allocator &a, const allocator &b) noexcept {
-        return a.stream_ == b.stream_;
-    }
-    friend bool operator!=(const allocator &a, const allocator &b) noexcept { return !(a == b); }
 
   private:
     stream_ref stream_;
 };
+template <class T, class U>
+bool operator==(const allocator<T> &a, const allocator<U> &b) noexcept {
+    return a.get_stream() == b.get_stream();
+}
+template <class T, class U>
+bool operator!=(const allocator<T> &a, const allocator<U> &b) noexcept {
+    return !(a == b);
+}
 
 GPUMEM_NAMESPACE_END
 

@@ -103,6 +103,34 @@ function finalize_buffer(b::DeviceBuffer)
     return
 end
 
+# Keeps a buffer for as long as an object lives that uses its memory. A closure given to `finalizer`
+# does not: what it refers to may be finalized in the same collection as the object, or before. So
+# the buffer hangs in a global, from which the object's finalizer takes it.
+const held_buffers = IdDict{Base.RefValue{DeviceBuffer},Nothing}()
+# A spin lock, as finalizers may only try.
+const held_lock = Threads.SpinLock()
+
+struct LetGo
+    entry::Base.RefValue{DeviceBuffer}
+end
+
+function hold!(owner, b::DeviceBuffer)
+    entry = Ref(b)
+    lock(() -> (held_buffers[entry] = nothing), held_lock)
+    return finalizer(LetGo(entry), owner)
+end
+
+function (f::LetGo)(owner)
+    # It may have interrupted the thread that holds the lock: the next collection tries again.
+    trylock(held_lock) || (finalizer(f, owner); return)
+    try
+        delete!(held_buffers, f.entry)
+    finally
+        unlock(held_lock)
+    end
+    return
+end
+
 function DeviceBuffer(array::DenseArray{T}; stream::Stream = default_stream) where {T}
     b = DeviceBuffer(sizeof(array); stream = stream)
     return copyto!(b, array; stream = stream)

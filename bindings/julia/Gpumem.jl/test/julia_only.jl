@@ -92,6 +92,27 @@ end
     free!(chosen[])
 end
 
+mutable struct Wrapper
+    address::Ptr{Cvoid}
+end
+@noinline wrap(bytes) = (b = DeviceBuffer(bytes); Gpumem.hold!(Wrapper(address(b)), b))
+@noinline wrap_and_drop() = (wrap(256); nothing)
+@noinline wrap_and_collect() = (w = wrap(256); collect_all(); GC.@preserve w stats().allocations)
+
+@testset "what wraps a buffer keeps it" begin
+    collect_all()
+    before = stats().allocations
+    @test wrap_and_collect() == before + 1
+    collect_all()
+    @test stats().allocations == before && isempty(Gpumem.held_buffers)
+    # A collection while somebody has the lock leaves it to the next one.
+    wrap_and_drop()
+    lock(collect_all, Gpumem.held_lock)
+    @test stats().allocations == before + 1
+    collect_all()
+    @test stats().allocations == before && isempty(Gpumem.held_buffers)
+end
+
 @testset "tasks have arenas of their own" begin
     before = stats().allocations
     arenas = map(1:16) do i

@@ -83,6 +83,16 @@ end
         @test stats().allocations == count
         foreach(free!, kept(held))
     end
+    undefined = () -> (v = Vector{DeviceBuffer}(undef, 3); v[2] = make(); v)
+    circle = () -> (v = Any[make()]; push!(v, (v, Dict(:v => v))); v)
+    for (result, count) in ((() -> :w => make(), 1), (() -> Set([make(), make()]), 2), (() -> Ref(make()), 1),
+        (() -> Ref{Any}(Ref{DeviceBuffer}()), 0), (() -> Dict(make() => [make()]), 2), (undefined, 1), (circle, 1),
+        (() -> Union{Nothing,DeviceBuffer}[nothing, make()], 1), (() -> view([make(), make()], 2:2), 1),
+        (() -> transpose(Any[1]), 0), (() -> 1 => 2, 0))
+        held = with_arena(arena -> (make(); result()))
+        @test stats().allocations == count == length(kept(held))
+        foreach(free!, kept(held))
+    end
     chosen = Ref{Any}()
     with_arena(keep = r -> [chosen[]]) do arena
         chosen[] = make()
@@ -90,6 +100,20 @@ end
     end
     @test islive(chosen[]) && stats().allocations == 1
     free!(chosen[])
+end
+
+@testset "a block may end its arena itself" begin
+    for finish in (exit!, abort!), which in (arena -> arena, arena -> current_arena())
+        @test with_arena(arena -> (finish(which(arena)); 3)) == 3
+        thrown = try
+            with_arena(arena -> (finish(which(arena)); error("of the body's own")))
+        catch e
+            e
+        end
+        @test thrown == ErrorException("of the body's own")
+    end
+    @test with_arena(outer -> with_arena(inner -> (abort!(outer); 4))) == 4
+    @test current_arena() === nothing
 end
 
 mutable struct Wrapper

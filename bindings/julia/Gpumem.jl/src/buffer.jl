@@ -179,6 +179,9 @@ A number that no other allocation of this process has had or will have.
 """
 allocation_id(b::DeviceBuffer) = b.id
 
+Base.deepcopy_internal(::DeviceBuffer, ::IdDict) = throw(ArgumentError("deepcopy of a DeviceBuffer would give its memory " *
+    "a second owner: allocate another buffer and copyto! it"))
+
 Base.length(b::DeviceBuffer) = b.bytes
 Base.sizeof(b::DeviceBuffer) = b.bytes
 

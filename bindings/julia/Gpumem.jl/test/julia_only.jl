@@ -116,6 +116,18 @@ end
     @test current_arena() === nothing
 end
 
+@testset "a buffer has one owner" begin
+    b = DeviceBuffer(256)
+    said = try
+        deepcopy(Any[1, b])
+    catch e
+        sprint(showerror, e)
+    end
+    @test occursin("deepcopy of a DeviceBuffer would give its memory a second owner", said)
+    @test islive(b)
+    free!(b)
+end
+
 mutable struct Wrapper
     address::Ptr{Cvoid}
 end

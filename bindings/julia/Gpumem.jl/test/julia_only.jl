@@ -149,6 +149,13 @@ end
     @test stats().allocations == before && isempty(Gpumem.held_buffers)
 end
 
+@testset "any timeout" begin
+    for timeout in (0, 1e-9, 0.5, 1e15, 2.0^64 / 1000, 1e30, typemax(Int), Inf, 1 // 3)
+        release!(reserve(1 << 20; timeout = timeout))
+    end
+    @test_throws ArgumentError reserve(1; timeout = NaN)
+end
+
 @testset "tasks have arenas of their own" begin
     before = stats().allocations
     arenas = map(1:16) do i

@@ -156,6 +156,13 @@ end
     @test_throws ArgumentError reserve(1; timeout = NaN)
 end
 
+@testset "stats have the limit" begin
+    @test stats().limit == 0
+    limit!(64 << 20)
+    @test stats().limit == 64 << 20
+    limit!(0)
+end
+
 @testset "tasks have arenas of their own" begin
     before = stats().allocations
     arenas = map(1:16) do i

@@ -24,6 +24,7 @@ initialize initializeClasses
 @[extern "gpumem_lean_buffer_is_live"] opaque bufferIsLive (b : @& Buffer) : IO Bool
 @[extern "gpumem_lean_buffer_addr"] opaque bufferAddr (b : @& Buffer) : IO UInt64
 @[extern "gpumem_lean_buffer_id"] opaque bufferId (b : @& Buffer) : IO UInt64
+@[extern "gpumem_lean_buffer_stream"] opaque bufferStream (b : @& Buffer) : IO UInt64
 @[extern "gpumem_lean_buffer_bytes"] opaque bufferBytes (b : @& Buffer) : IO USize
 @[extern "gpumem_lean_buffer_check"] opaque bufferCheck (b : @& Buffer) (op operand : @& String) : IO Unit
 @[extern "gpumem_lean_buffer_fill"]

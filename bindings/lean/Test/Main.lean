@@ -476,6 +476,11 @@ def reservation_ends_after_error : IO Unit := do
     pure ()
   let b ← Buffer.alloc (2 * mib)
   b.release
+  -- A body may release it itself, and its result is what it was.
+  let result ← withReservation mib64 fun r => do
+    let _ ← r.release
+    pure (7 : Nat)
+  ensure (result == 7) "released by the body"
 
 def trim_gives_back : IO Unit := do
   let b ← Buffer.alloc (64 * mib)

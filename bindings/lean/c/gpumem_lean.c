@@ -526,18 +526,27 @@ LEAN_EXPORT lean_obj_res gpumem_lean_reservation_release(uint64_t r) {
     return status == GPUMEM_OK ? u64(drawn) : failure(status);
 }
 
+/* Also where it is released already. */
+LEAN_EXPORT lean_obj_res gpumem_lean_reservation_end(uint64_t r) {
+    gpumem_status status;
+    NEED_LIBRARY;
+    status = api.reservation_release(reservation_of(r), NULL);
+    return unit(status == GPUMEM_ERROR_INVALID ? GPUMEM_OK : status);
+}
+
 LEAN_EXPORT lean_obj_res gpumem_lean_reservation_attach(uint64_t r) {
     NEED_LIBRARY;
     return unit(api.reservation_attach_thread(reservation_of(r)));
 }
 
-/* Takes the reservation off the calling thread. */
+/* Takes the reservation off the calling thread. A release has done that already. */
 LEAN_EXPORT lean_obj_res gpumem_lean_reservation_detach(uint64_t r) {
     gpumem_reservation_info info;
     gpumem_status status;
     NEED_LIBRARY;
     GPUMEM_INIT(&info);
     status = api.reservation_info_get(reservation_of(r), &info);
+    if (status == GPUMEM_ERROR_INVALID) return unit(GPUMEM_OK);
     return unit(status == GPUMEM_OK ? api.space_detach_thread(info.space) : status);
 }
 

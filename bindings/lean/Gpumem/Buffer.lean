@@ -23,7 +23,8 @@ def create : IO Stream := do
   return ⟨handle⟩
 
 /-- Destroys a stream that `create` made. Its work still runs; memory that was allocated on it stays
-valid. -/
+valid. A buffer of another stream that `fill`, `copyFrom` or `recordStream` used on it must be gone
+by then, as gpumem names the stream once more when that is freed. -/
 def destroy (s : Stream) : IO Unit := Raw.streamDestroy s.handle
 
 /-- Waits until everything submitted to the stream is done. -/
@@ -31,15 +32,31 @@ def sync (s : Stream) : IO Unit := Raw.streamSync s.handle
 
 end Stream
 
-/-- Runs `body` with a new stream, waits for its work and destroys it; after an exception too. -/
+/-- The streams of `withStream` that nobody has, each with its device. -/
+initialize idleStreams : IO.Ref (Array (UInt32 × Stream)) ← IO.mkRef #[]
+
+/-- Runs `body` with a stream of the current device that nobody else has meanwhile, and waits for its
+work; after an exception too. The stream is not destroyed but lent again, so that buffers which were
+used on it may go later. -/
 def withStream {α : Type} (body : Stream → IO α) : IO α := do
-  let s ← Stream.create
-  try
-    let result ← body s
+  let device ← Raw.device
+  let idle ← idleStreams.modifyGet fun all =>
+    let mine := all.filter (fun entry => entry.1 == device)
+    (mine.back?, all.filter (fun entry => entry.1 != device) ++ mine.pop)
+  let s ← match idle with
+    | some entry => pure entry.2
+    | none => Stream.create
+  let giveBack : IO Unit := do
     s.sync
-    return result
-  finally
-    s.destroy
+    idleStreams.modify (fun all => all.push (device, s))
+  let result ← try
+      body s
+    catch e =>
+      -- A stream that cannot be waited for is not lent again; what `body` threw matters more.
+      try giveBack catch _ => pure ()
+      throw e
+  giveBack
+  return result
 
 /-- Device memory, aligned to 256 bytes.
 
@@ -81,44 +98,61 @@ that ended it:
 `use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", ...)`. -/
 def check (b : Buffer) (op : String := "use") (operand : String := "buffer") : IO Unit := Raw.bufferCheck b op operand
 
+/-- The stream that an operation runs on: the one that was named, else the buffer's own. -/
+private def streamFor (b : Buffer) (named : Option Stream) : IO UInt64 :=
+  match named with
+  | some s => pure s.handle
+  | none => Raw.bufferStream b
+
 /-- Fills `bytes` from `offset` on with a byte, in the order of `stream`; by default all that
-follows `offset`. -/
-def fill (b : Buffer) (byte : UInt8) (offset : USize := 0) (bytes : Option USize := none) (stream : Stream := Stream.default) :
-    IO Unit := do
+follows `offset`, on the buffer's own stream. Another stream must stay alive until the buffer is
+gone. -/
+def fill (b : Buffer) (byte : UInt8) (offset : USize := 0) (bytes : Option USize := none)
+    (stream : Option Stream := none) : IO Unit := do
   let all ← b.bytes
-  Raw.bufferFill b byte offset (bytes.getD (all - offset)) stream.handle
+  let s ← streamFor b stream
+  Raw.bufferFill b byte offset (bytes.getD (all - offset)) s
 
 /-- Copies `bytes` from one buffer to another in the order of `stream`; by default as many as the
-source has. -/
+source has, on the own stream of the buffer that is copied to. What the source's stream has not done
+yet must be waited for first. Both may be freed at once after: memory is reused when the copy is
+done. For that, a stream that is not the buffer's own must stay alive until the buffer is gone. -/
 def copyFrom (to source : Buffer) (toOffset fromOffset : USize := 0) (bytes : Option USize := none)
-    (stream : Stream := Stream.default) : IO Unit := do
+    (stream : Option Stream := none) : IO Unit := do
   let all ← source.bytes
-  Raw.bufferCopy to source toOffset fromOffset (bytes.getD (all - fromOffset)) stream.handle
+  let s ← streamFor to stream
+  Raw.bufferCopy to source toOffset fromOffset (bytes.getD (all - fromOffset)) s
 
-/-- Copies an array to the buffer, from `offset` on. Waits until it is there. -/
-def upload (b : Buffer) (data : ByteArray) (offset : USize := 0) (stream : Stream := Stream.default) : IO Unit :=
-  Raw.bufferUpload b data offset stream.handle
+/-- Copies an array to the buffer, from `offset` on, by default on the buffer's own stream. Waits
+until it is there. -/
+def upload (b : Buffer) (data : ByteArray) (offset : USize := 0) (stream : Option Stream := none) : IO Unit := do
+  let s ← streamFor b stream
+  Raw.bufferUpload b data offset s
 
 /-- As `upload`, 8 bytes for each number. -/
-def uploadFloats (b : Buffer) (data : FloatArray) (offset : USize := 0) (stream : Stream := Stream.default) : IO Unit :=
-  Raw.bufferUploadFloats b data offset stream.handle
+def uploadFloats (b : Buffer) (data : FloatArray) (offset : USize := 0) (stream : Option Stream := none) : IO Unit := do
+  let s ← streamFor b stream
+  Raw.bufferUploadFloats b data offset s
 
-/-- A copy of `bytes` from `offset` on; by default of all that follows `offset`. Waits until they
-are there. -/
-def download (b : Buffer) (offset : USize := 0) (bytes : Option USize := none) (stream : Stream := Stream.default) :
+/-- A copy of `bytes` from `offset` on; by default of all that follows `offset`, on the buffer's own
+stream. Waits until they are there. -/
+def download (b : Buffer) (offset : USize := 0) (bytes : Option USize := none) (stream : Option Stream := none) :
     IO ByteArray := do
   let all ← b.bytes
-  Raw.bufferDownload b offset (bytes.getD (all - offset)) stream.handle
+  let s ← streamFor b stream
+  Raw.bufferDownload b offset (bytes.getD (all - offset)) s
 
-/-- A copy of `count` numbers of 8 bytes from `offset` on; by default of all that follow `offset`.
--/
-def downloadFloats (b : Buffer) (offset : USize := 0) (count : Option USize := none) (stream : Stream := Stream.default) :
+/-- A copy of `count` numbers of 8 bytes from `offset` on; by default of all that follow `offset`, on
+the buffer's own stream. -/
+def downloadFloats (b : Buffer) (offset : USize := 0) (count : Option USize := none) (stream : Option Stream := none) :
     IO FloatArray := do
   let all ← b.bytes
-  Raw.bufferDownloadFloats b offset (count.getD ((all - offset) / 8)) stream.handle
+  let s ← streamFor b stream
+  Raw.bufferDownloadFloats b offset (count.getD ((all - offset) / 8)) s
 
-/-- Announces that the buffer is also used on `stream`: after it is freed, reuse waits for that one
-too. -/
+/-- Announces that the buffer is also used on `stream`, for kernels: after it is freed, reuse waits
+for that one too. `fill` and `copyFrom` do it themselves. The stream must stay alive until the
+buffer is gone. -/
 def recordStream (b : Buffer) (stream : Stream) : IO Unit := Raw.bufferRecord b stream.handle
 
 /-- Takes the buffer out of all arenas: a constant that is made in a step and cached for those to

@@ -24,6 +24,7 @@ initialize initializeClasses
 @[extern "gpumem_lean_buffer_is_live"] opaque bufferIsLive (b : @& Buffer) : IO Bool
 @[extern "gpumem_lean_buffer_addr"] opaque bufferAddr (b : @& Buffer) : IO UInt64
 @[extern "gpumem_lean_buffer_id"] opaque bufferId (b : @& Buffer) : IO UInt64
+@[extern "gpumem_lean_buffer_stream"] opaque bufferStream (b : @& Buffer) : IO UInt64
 @[extern "gpumem_lean_buffer_bytes"] opaque bufferBytes (b : @& Buffer) : IO USize
 @[extern "gpumem_lean_buffer_check"] opaque bufferCheck (b : @& Buffer) (op operand : @& String) : IO Unit
 @[extern "gpumem_lean_buffer_fill"]
@@ -66,6 +67,7 @@ opaque arenaExit (arena : UInt64) (keep : @& Array Buffer) (addresses : @& Array
 
 @[extern "gpumem_lean_reserve"] opaque reserve (bytes timeoutMs : UInt64) : IO UInt64
 @[extern "gpumem_lean_reservation_release"] opaque reservationRelease (r : UInt64) : IO UInt64
+@[extern "gpumem_lean_reservation_end"] opaque reservationEnd (r : UInt64) : IO Unit
 @[extern "gpumem_lean_reservation_attach"] opaque reservationAttach (r : UInt64) : IO Unit
 @[extern "gpumem_lean_reservation_detach"] opaque reservationDetach (r : UInt64) : IO Unit
 @[extern "gpumem_lean_reservation_info"] opaque reservationInfo (r : UInt64) : IO (Array UInt64)

@@ -43,13 +43,13 @@ def info (r : Reservation) : IO ReservationInfo := do
 end Reservation
 
 /-- Runs `body` with `bytes` promised: what this thread allocates meanwhile draws from them, and an
-allocation that does not fit is refused. The promise ends with `body`, after an exception too; what
-is live by then stays. -/
+allocation that does not fit is refused. The promise ends with `body`, after an exception too, or
+earlier by a `release` in it; what is live by then stays. -/
 def withReservation {α : Type} (bytes : UInt64) (body : Reservation → IO α) (timeoutMs : UInt64 := 0) : IO α := do
   let r ← Reservation.reserve bytes timeoutMs
   try
     r.run (body r)
   finally
-    let _ ← r.release
+    Raw.reservationEnd r.handle
 
 end Gpumem

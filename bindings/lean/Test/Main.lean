@@ -109,6 +109,14 @@ def round_trip : IO Unit := do
   for i in [0:4000] do
     sevens := sevens && rest.get! i == 7
   ensure sevens "filled"
+  -- All on the buffer's own stream, which does not wait for the default one.
+  withStream fun s => do
+    let d ← Buffer.alloc 8000 s
+    d.upload (pattern 8000 5)
+    d.fill 9 (bytes := some 4000)
+    let nines ← d.download 0 (some 4000)
+    ensure (nines.get! 0 == 9 && nines.get! 3999 == 9) "on its own stream"
+    d.release
   let _ ← refused "GPUMEM_ERROR_INVALID: fill: 2 bytes from offset 7999 of buffer, which has 8000" (c.fill 1 7999 (some 2))
   let _ ← refused "GPUMEM_ERROR_INVALID: upload" (c.upload (pattern 8001 0))
   let _ ← refused "GPUMEM_ERROR_INVALID: copy" (c.copyFrom b (toOffset := 1))
@@ -476,6 +484,11 @@ def reservation_ends_after_error : IO Unit := do
     pure ()
   let b ← Buffer.alloc (2 * mib)
   b.release
+  -- A body may release it itself, and its result is what it was.
+  let result ← withReservation mib64 fun r => do
+    let _ ← r.release
+    pure (7 : Nat)
+  ensure (result == 7) "released by the body"
 
 def trim_gives_back : IO Unit := do
   let b ← Buffer.alloc (64 * mib)

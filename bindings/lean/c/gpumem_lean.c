@@ -195,6 +195,7 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_is_live(b_lean_obj_arg o) {
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_addr(b_lean_obj_arg o) { return u64((uint64_t)(uintptr_t)buffer_of(o)->ptr); }
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_id(b_lean_obj_arg o) { return u64(buffer_of(o)->id); }
+LEAN_EXPORT lean_obj_res gpumem_lean_buffer_stream(b_lean_obj_arg o) { return u64((uint64_t)(uintptr_t)buffer_of(o)->stream); }
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_bytes(b_lean_obj_arg o) { return lean_io_result_mk_ok(lean_box_usize(buffer_of(o)->bytes)); }
 
 /* NULL when a buffer may be used, else the error. The detector speaks first: it can name the arena. */
@@ -219,6 +220,22 @@ static lean_object *unusable_range(const buffer *b, size_t offset, size_t bytes,
     return user_error(text);
 }
 
+/* Before work on a buffer is submitted: were it announced after and that refused, the work would be queued all the same. Sets *wait
+ * where nothing can be announced (GPUMEM_POOL=off): then the use has to be over before the buffer may be freed. */
+static gpumem_status announce(const buffer *b, gpumem_stream s, int *wait) {
+    gpumem_status status;
+    /* Which stream the thread's own is depends on the thread. */
+    if (s == b->stream && s != GPUMEM_STREAM_PER_THREAD) return GPUMEM_OK;
+    status = api.record_stream(b->ptr, s);
+    if (status != GPUMEM_ERROR_UNSUPPORTED) return status;
+    *wait = 1;
+    return GPUMEM_OK;
+}
+
+static gpumem_status wait_if(int wait, gpumem_status submitted, gpumem_stream s) {
+    return wait && submitted == GPUMEM_OK ? api.stream_sync(s) : submitted;
+}
+
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_check(b_lean_obj_arg o, b_lean_obj_arg op, b_lean_obj_arg operand) {
     lean_object *error;
     NEED_LIBRARY;
@@ -228,11 +245,16 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_check(b_lean_obj_arg o, b_lean_obj_a
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_fill(b_lean_obj_arg o, uint8_t byte, size_t offset, size_t bytes, uint64_t stream) {
     buffer *b = buffer_of(o);
+    const gpumem_stream s = stream_of(stream);
+    gpumem_status status;
     lean_object *error;
+    int wait = 0;
     NEED_LIBRARY;
     error = unusable_range(b, offset, bytes, "fill", "buffer");
     if (error != NULL) return error;
-    return unit(api.memset_async((char *)b->ptr + offset, byte, bytes, stream_of(stream)));
+    status = announce(b, s, &wait);
+    if (status == GPUMEM_OK) status = api.memset_async((char *)b->ptr + offset, byte, bytes, s);
+    return unit(wait_if(wait, status, s));
 }
 
 /* Five scalars and two objects: the sixth and later arguments of a call may be in memory, in the same place with and without a
@@ -240,15 +262,22 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_fill(b_lean_obj_arg o, uint8_t byte,
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_copy(b_lean_obj_arg to, b_lean_obj_arg from, size_t to_offset, size_t from_offset,
                                                  size_t bytes, uint64_t stream) {
     buffer *dst = buffer_of(to), *src = buffer_of(from);
+    const gpumem_stream s = stream_of(stream);
+    gpumem_status status;
     lean_object *error;
+    int wait = 0;
     NEED_LIBRARY;
     error = unusable_range(dst, to_offset, bytes, "copy", "destination");
     if (error == NULL) error = unusable_range(src, from_offset, bytes, "copy", "source");
     if (error != NULL) return error;
-    return unit(api.memcpy_async((char *)dst->ptr + to_offset, (char *)src->ptr + from_offset, bytes, stream_of(stream)));
+    status = announce(dst, s, &wait);
+    if (status == GPUMEM_OK) status = announce(src, s, &wait);
+    if (status == GPUMEM_OK) status = api.memcpy_async((char *)dst->ptr + to_offset, (char *)src->ptr + from_offset, bytes, s);
+    return unit(wait_if(wait, status, s));
 }
 
-/* A copy that is over when it returns: Lean may move or free the array after. */
+/* A copy that is over when it returns: Lean may move or free the array after. So is its use of the buffer: there is nothing to
+ * announce. */
 static gpumem_status copy_and_wait(void *dst, const void *src, size_t bytes, gpumem_stream s) {
     gpumem_status status;
     if (bytes == 0) return GPUMEM_OK;
@@ -497,18 +526,27 @@ LEAN_EXPORT lean_obj_res gpumem_lean_reservation_release(uint64_t r) {
     return status == GPUMEM_OK ? u64(drawn) : failure(status);
 }
 
+/* Also where it is released already. */
+LEAN_EXPORT lean_obj_res gpumem_lean_reservation_end(uint64_t r) {
+    gpumem_status status;
+    NEED_LIBRARY;
+    status = api.reservation_release(reservation_of(r), NULL);
+    return unit(status == GPUMEM_ERROR_INVALID ? GPUMEM_OK : status);
+}
+
 LEAN_EXPORT lean_obj_res gpumem_lean_reservation_attach(uint64_t r) {
     NEED_LIBRARY;
     return unit(api.reservation_attach_thread(reservation_of(r)));
 }
 
-/* Takes the reservation off the calling thread. */
+/* Takes the reservation off the calling thread. A release has done that already. */
 LEAN_EXPORT lean_obj_res gpumem_lean_reservation_detach(uint64_t r) {
     gpumem_reservation_info info;
     gpumem_status status;
     NEED_LIBRARY;
     GPUMEM_INIT(&info);
     status = api.reservation_info_get(reservation_of(r), &info);
+    if (status == GPUMEM_ERROR_INVALID) return unit(GPUMEM_OK);
     return unit(status == GPUMEM_OK ? api.space_detach_thread(info.space) : status);
 }
 

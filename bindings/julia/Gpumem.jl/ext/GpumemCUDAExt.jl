@@ -9,16 +9,17 @@ Gpumem.Stream(s::CUDA.CuStream) = Gpumem.Stream(Ptr{Cvoid}(UInt(reinterpret(UInt
 """
     CuArray{T}(buffer, dims...)
 
-An array of CUDA.jl's on a buffer's memory, which it does not own: it keeps the buffer from being
-collected, but an arena ends it all the same, and views of the array must not outlive it.
+An array of CUDA.jl's on a buffer's memory, which it does not own. The buffer is not collected while
+this array lives; `free!` and an arena end it all the same. Views and reshapes of the array may be
+arrays of their own, which keep nothing: they must not outlive it. Work on streams other than the
+buffer's own is announced with [`record_stream!`](@ref).
 """
 function CUDA.CuArray{T}(b::Gpumem.DeviceBuffer, dims::Integer...) where {T}
     shape = isempty(dims) ? (sizeof(b) ÷ sizeof(T),) : Int.(dims)
     prod(shape) * sizeof(T) <= sizeof(b) || throw(ArgumentError("$(shape) of $T do not fit $(sizeof(b)) bytes"))
     Gpumem.check(b, "CuArray", "buffer")
     array = unsafe_wrap(CUDA.CuArray, CUDA.CuPtr{T}(UInt(Gpumem.address(b))), shape; own = false)
-    # The closure holds the buffer for as long as the array is reachable.
-    return finalizer(_ -> (b; nothing), array)
+    return Gpumem.hold!(array, b)
 end
 
 end

@@ -18,7 +18,7 @@ module Gpumem
 using Libdl
 
 export GpumemError, Stream, synchronize, destroy!, with_stream
-export DeviceBuffer, free!, islive, address, allocation_id, check
+export DeviceBuffer, free!, islive, address, allocation_id, check, record_stream!
 export Arena, with_arena, in_arena, attached, current_arena, enter!, exit!, abort!, escape!, promote!, kept
 export ArenaReport, ArenaStats, arena_stats
 export Capture, capture, release!, retain!

@@ -5,7 +5,8 @@
 
 Allocations that end together. [`with_arena`](@ref) makes one and ends it; by hand,
 [`enter!`](@ref), [`in_arena`](@ref) and [`exit!`](@ref) or [`abort!`](@ref). An arena belongs to no
-thread: a task that Julia moves to another thread stays in it.
+thread: a task that Julia moves to another thread stays in it. `open` says what was done by way of
+this object; [`current_arena`](@ref) gives another one of the same arena.
 """
 mutable struct Arena
     handle::Ptr{Cvoid}
@@ -161,7 +162,8 @@ attached(f, arena::Arena) = on_thread(f, arena.handle)
 """
     current_arena() -> Union{Arena,Nothing}
 
-The arena that the current task allocates in.
+The arena that the current task allocates in. The object is not the one that [`enter!`](@ref) or
+[`with_arena`](@ref) gave, but names the same arena, and may end it.
 """
 function current_arena()
     handle = current_handle(:gpumem_arenas)
@@ -174,22 +176,38 @@ arena_name(handle::Ptr{Cvoid}) = filled(p -> C.arena_stats_get(handle, p), Arena
     kept(result)
 
 The buffers in what a block returned, which [`with_arena`](@ref) keeps: a buffer, or those in
-tuples, arrays, dictionaries and named tuples. Give it a method for types of your own.
+tuples, named tuples, pairs, arrays, sets, dictionaries (keys too) and `Ref`s, at any depth. Nothing
+else is looked into: give it a method for types of your own.
 """
 kept(::Any) = DeviceBuffer[]
 kept(b::DeviceBuffer) = DeviceBuffer[b]
-kept(several::Union{Tuple,NamedTuple,AbstractArray{<:DeviceBuffer},AbstractArray{Any}}) =
-    reduce(vcat, (kept(one) for one in several); init = DeviceBuffer[])
-kept(several::AbstractArray) = isbitstype(eltype(several)) ? DeviceBuffer[] :
-    reduce(vcat, (kept(one) for one in several); init = DeviceBuffer[])
-kept(several::AbstractDict) = reduce(vcat, (kept(one) for one in values(several)); init = DeviceBuffer[])
+
+function kept(several::Union{Tuple,NamedTuple,Pair,Base.RefValue,AbstractArray,AbstractSet,AbstractDict})
+    found = DeviceBuffer[]
+    isbitstype(eltype(several)) && return found
+    # The containers around this one; what contains itself is looked into once.
+    around = get!(() -> Base.IdSet{Any}(), task_local_storage(), :gpumem_kept)::Base.IdSet{Any}
+    several in around && return found
+    push!(around, several)
+    try
+        foreach(one -> append!(found, kept(one)), elements(several))
+    finally
+        delete!(around, several)
+    end
+    return found
+end
+
+elements(several) = several
+elements(p::Pair) = (p.first, p.second)
+elements(r::Base.RefValue) = isassigned(r) ? (r[],) : ()
+elements(a::AbstractArray) = (a[i] for i in LinearIndices(a) if isassigned(a, i))
 
 """
     with_arena(f; keep = kept, name = "")
 
 Calls `f(arena)` in a new arena, inside of the task's current one, and ends it: everything that the
 task allocated in it is free, no matter who still holds it, except for the buffers `keep(result)`.
-Returns what `f` returned.
+Returns what `f` returned. Nothing is left to do where `f` has ended the arena itself.
 
     loss = with_arena(name = "step") do arena
         ...
@@ -204,13 +222,25 @@ function with_arena(f; keep = kept, name::AbstractString = "")
     arena = enter!(name)
     try
         result = with_handle(() -> f(arena), :gpumem_arenas, arena.handle)
-        exit!(arena, keep(result))
+        ended(arena) || exit!(arena, keep(result))
         return result
     catch
         # Also where the exit was refused: the block's arena ends with the block.
-        arena.open && abort!(arena)
+        ended(arena) || abort!(arena)
         rethrow()
     end
+end
+
+# Whether an arena has ended, by way of whichever object.
+function ended(arena::Arena)
+    arena.open || return true
+    try
+        arena_stats(arena)
+    catch e
+        e isa GpumemError && e.status == INVALID || rethrow()
+        arena.open = false
+    end
+    return !arena.open
 end
 
 """

@@ -103,6 +103,34 @@ function finalize_buffer(b::DeviceBuffer)
     return
 end
 
+# Keeps a buffer for as long as an object lives that uses its memory. A closure given to `finalizer`
+# does not: what it refers to may be finalized in the same collection as the object, or before. So
+# the buffer hangs in a global, from which the object's finalizer takes it.
+const held_buffers = IdDict{Base.RefValue{DeviceBuffer},Nothing}()
+# A spin lock, as finalizers may only try.
+const held_lock = Threads.SpinLock()
+
+struct LetGo
+    entry::Base.RefValue{DeviceBuffer}
+end
+
+function hold!(owner, b::DeviceBuffer)
+    entry = Ref(b)
+    lock(() -> (held_buffers[entry] = nothing), held_lock)
+    return finalizer(LetGo(entry), owner)
+end
+
+function (f::LetGo)(owner)
+    # It may have interrupted the thread that holds the lock: the next collection tries again.
+    trylock(held_lock) || (finalizer(f, owner); return)
+    try
+        delete!(held_buffers, f.entry)
+    finally
+        unlock(held_lock)
+    end
+    return
+end
+
 function DeviceBuffer(array::DenseArray{T}; stream::Stream = default_stream) where {T}
     b = DeviceBuffer(sizeof(array); stream = stream)
     return copyto!(b, array; stream = stream)
@@ -151,6 +179,9 @@ A number that no other allocation of this process has had or will have.
 """
 allocation_id(b::DeviceBuffer) = b.id
 
+Base.deepcopy_internal(::DeviceBuffer, ::IdDict) = throw(ArgumentError("deepcopy of a DeviceBuffer would give its memory " *
+    "a second owner: allocate another buffer and copyto! it"))
+
 Base.length(b::DeviceBuffer) = b.bytes
 Base.sizeof(b::DeviceBuffer) = b.bytes
 
@@ -177,7 +208,34 @@ function check_range(b::DeviceBuffer, offset::Integer, bytes::Integer, op::Strin
     check(b, op, operand)
 end
 
-# A copy that has to be over before the host's memory may move or go.
+"""
+    record_stream!(buffer, stream)
+
+Announces that `stream` uses the buffer too, for kernels on another stream than the buffer's own:
+once the buffer is gone, its memory is reused after the work that `stream` has by then. Before or
+after the work is submitted, and once per stream, is enough. `copyto!` and `fill!` announce their
+stream themselves. The stream must stay alive until the buffer is gone.
+"""
+function record_stream!(b::DeviceBuffer, stream::Stream)
+    check(b, "record_stream!", "buffer")
+    GC.@preserve b ok(C.record_stream(b.ptr, stream.handle))
+    return b
+end
+
+# Before work on a buffer is submitted: were it announced after and that refused, the work would be
+# queued all the same. True where nothing can be announced (GPUMEM_POOL=off): then the use has to be
+# over before the buffer may be freed, so the caller waits.
+function announce(b::DeviceBuffer, stream::Stream)
+    # CUDA's handle of the thread's own stream names another stream on each thread.
+    stream == b.stream && stream.handle != Ptr{Cvoid}(2) && return false
+    status = C.record_stream(b.ptr, stream.handle)
+    status == UNSUPPORTED && return true
+    ok(status)
+    return false
+end
+
+# A copy that has to be over before the host's memory may move or go. So is its use of the buffer:
+# there is nothing to announce.
 function copy_and_wait(dst::Ptr{Cvoid}, src::Ptr{Cvoid}, bytes::Int, stream::Stream)
     bytes == 0 && return
     ok(C.memcpy_async(dst, src, bytes, stream.handle))
@@ -190,8 +248,11 @@ end
     copyto!(destination, source; destination_offset = 0, source_offset = 0, bytes, stream)
 
 Copies an array of plain data to or from a buffer, from `offset` bytes on, and waits; or between two
-buffers, in the order of `stream`. Not legal while the stream is being captured, but for copies
-between buffers.
+buffers, in the order of `stream`. By default that is the buffer's own stream, of two buffers the
+destination's. What the other stream of a source has not done yet must be waited for first. A
+buffer may be freed at once after: its memory is reused when the copy is done. For that, a `stream`
+that is not the buffer's own must stay alive until the buffer is gone. Not legal while the stream is
+being captured, but for copies between buffers.
 """
 function Base.copyto!(b::DeviceBuffer, array::DenseArray{T}; offset::Integer = 0, stream::Stream = b.stream) where {T}
     isbitstype(T) || throw(ArgumentError("elements of type $T are no plain data"))
@@ -213,7 +274,9 @@ function Base.copyto!(dst::DeviceBuffer, src::DeviceBuffer; destination_offset::
     check_range(dst, destination_offset, bytes, "copyto!", "destination")
     check_range(src, source_offset, bytes, "copyto!", "source")
     GC.@preserve dst src begin
+        wait = announce(dst, stream) | announce(src, stream)
         ok(C.memcpy_async(dst.ptr + destination_offset, src.ptr + source_offset, bytes, stream.handle))
+        wait && synchronize(stream)
     end
     return dst
 end
@@ -221,12 +284,18 @@ end
 """
     fill!(buffer, byte; offset = 0, bytes = length(buffer) - offset, stream)
 
-Fills with a byte, in the order of a stream; waits for nothing.
+Fills with a byte, in the order of a stream, by default the buffer's own; waits for nothing.
+Another one must stay alive until the buffer is gone.
 """
 function Base.fill!(b::DeviceBuffer, byte::Integer; offset::Integer = 0, bytes::Integer = b.bytes - offset,
                     stream::Stream = b.stream)
     check_range(b, offset, bytes, "fill!", "buffer")
-    GC.@preserve b ok(C.memset_async(b.ptr + offset, UInt8(byte), bytes, stream.handle))
+    value = UInt8(byte)
+    GC.@preserve b begin
+        wait = announce(b, stream)
+        ok(C.memset_async(b.ptr + offset, value, bytes, stream.handle))
+        wait && synchronize(stream)
+    end
     return b
 end
 

@@ -61,7 +61,8 @@ too; what is live by then stays.
 """
 function reserve(bytes::Integer; timeout::Real = 0)
     timeout >= 0 || throw(ArgumentError("a timeout of $timeout seconds"))
-    milliseconds = isinf(timeout) ? typemax(UInt64) : ceil(UInt64, 1000 * timeout)
+    milliseconds = ceil(1000 * float(timeout))
+    milliseconds = milliseconds < 2.0^64 ? UInt64(milliseconds) : typemax(UInt64)
     options = Ref(ReserveOptions(sizeof(ReserveOptions), 0, bytes, 0, 0, 0, (0, 0, 0, 0), milliseconds, C_NULL, C_NULL, C_NULL,
         C_NULL, C_NULL))
     out = Ref{Ptr{Cvoid}}(C_NULL)

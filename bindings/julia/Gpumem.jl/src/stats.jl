@@ -4,7 +4,8 @@
 One device's counters, from [`stats`](@ref). Bytes, but for counts: `allocations` (live ones),
 `mallocs`, `frees`, `extents`, `moved`, `stitches`, `growths`, `streams`, `double_frees`,
 `unknown_pointers`, `late_frees` (of finalizers that came after the end of the buffer),
-`out_of_memory`.
+`out_of_memory`. `limit` is the most that may be mapped ([`limit!`](@ref)), 0 for what the device
+has.
 """
 struct Stats
     size::UInt32
@@ -34,6 +35,7 @@ struct Stats
     unknown_pointers::UInt64
     late_frees::UInt64
     out_of_memory::UInt64
+    limit::UInt64
 end
 
 function current_device()

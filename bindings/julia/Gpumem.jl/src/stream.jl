@@ -24,7 +24,9 @@ end
 """
     destroy!(stream)
 
-Destroys a stream that `Stream()` made. Its work still runs; memory allocated on it stays valid.
+Destroys a stream that `Stream()` made. Its work still runs; memory allocated on it stays valid. A
+buffer of another stream that `copyto!`, `fill!` or [`record_stream!`](@ref) used on it must be gone
+by then, as gpumem names the stream once more when that is freed.
 """
 destroy!(s::Stream) = ok(C.stream_destroy(s.handle))
 
@@ -43,17 +45,36 @@ end
 """
     with_stream(f)
 
-Calls `f` with a new stream, waits for its work, and destroys it; after an exception too.
+Calls `f` with a stream of the current device that nobody else has meanwhile, and waits for its
+work; after an exception too. The stream is not destroyed but lent again, so that buffers which were
+used on it may go later.
 """
 function with_stream(f)
-    s = Stream()
-    try
-        result = f(s)
-        synchronize(s)
-        return result
-    finally
-        destroy!(s)
+    device = current_device()
+    s = lock(() -> isempty(get!(Vector{Stream}, idle_streams, device)) ? nothing : pop!(idle_streams[device]), idle_lock)
+    s === nothing && (s = Stream())
+    result = try
+        f(s)
+    catch
+        # A stream that cannot be waited for is not lent again; what `f` threw matters more.
+        try
+            give_back(s, device)
+        catch
+        end
+        rethrow()
     end
+    give_back(s, device)
+    return result
+end
+
+# The streams of `with_stream` that nobody has, by device.
+const idle_streams = Dict{Int,Vector{Stream}}()
+const idle_lock = ReentrantLock()
+
+function give_back(s::Stream, device::Int)
+    synchronize(s)
+    lock(() -> push!(idle_streams[device], s), idle_lock)
+    return
 end
 
 Base.show(io::IO, s::Stream) =

@@ -83,6 +83,16 @@ end
         @test stats().allocations == count
         foreach(free!, kept(held))
     end
+    undefined = () -> (v = Vector{DeviceBuffer}(undef, 3); v[2] = make(); v)
+    circle = () -> (v = Any[make()]; push!(v, (v, Dict(:v => v))); v)
+    for (result, count) in ((() -> :w => make(), 1), (() -> Set([make(), make()]), 2), (() -> Ref(make()), 1),
+        (() -> Ref{Any}(Ref{DeviceBuffer}()), 0), (() -> Dict(make() => [make()]), 2), (undefined, 1), (circle, 1),
+        (() -> Union{Nothing,DeviceBuffer}[nothing, make()], 1), (() -> view([make(), make()], 2:2), 1),
+        (() -> transpose(Any[1]), 0), (() -> 1 => 2, 0))
+        held = with_arena(arena -> (make(); result()))
+        @test stats().allocations == count == length(kept(held))
+        foreach(free!, kept(held))
+    end
     chosen = Ref{Any}()
     with_arena(keep = r -> [chosen[]]) do arena
         chosen[] = make()
@@ -90,6 +100,67 @@ end
     end
     @test islive(chosen[]) && stats().allocations == 1
     free!(chosen[])
+end
+
+@testset "a block may end its arena itself" begin
+    for finish in (exit!, abort!), which in (arena -> arena, arena -> current_arena())
+        @test with_arena(arena -> (finish(which(arena)); 3)) == 3
+        thrown = try
+            with_arena(arena -> (finish(which(arena)); error("of the body's own")))
+        catch e
+            e
+        end
+        @test thrown == ErrorException("of the body's own")
+    end
+    @test with_arena(outer -> with_arena(inner -> (abort!(outer); 4))) == 4
+    @test current_arena() === nothing
+end
+
+@testset "a buffer has one owner" begin
+    b = DeviceBuffer(256)
+    said = try
+        deepcopy(Any[1, b])
+    catch e
+        sprint(showerror, e)
+    end
+    @test occursin("deepcopy of a DeviceBuffer would give its memory a second owner", said)
+    @test islive(b)
+    free!(b)
+end
+
+mutable struct Wrapper
+    address::Ptr{Cvoid}
+end
+@noinline wrap(bytes) = (b = DeviceBuffer(bytes); Gpumem.hold!(Wrapper(address(b)), b))
+@noinline wrap_and_drop() = (wrap(256); nothing)
+@noinline wrap_and_collect() = (w = wrap(256); collect_all(); GC.@preserve w stats().allocations)
+
+@testset "what wraps a buffer keeps it" begin
+    collect_all()
+    before = stats().allocations
+    @test wrap_and_collect() == before + 1
+    collect_all()
+    @test stats().allocations == before && isempty(Gpumem.held_buffers)
+    # A collection while somebody has the lock leaves it to the next one.
+    wrap_and_drop()
+    lock(collect_all, Gpumem.held_lock)
+    @test stats().allocations == before + 1
+    collect_all()
+    @test stats().allocations == before && isempty(Gpumem.held_buffers)
+end
+
+@testset "any timeout" begin
+    for timeout in (0, 1e-9, 0.5, 1e15, 2.0^64 / 1000, 1e30, typemax(Int), Inf, 1 // 3)
+        release!(reserve(1 << 20; timeout = timeout))
+    end
+    @test_throws ArgumentError reserve(1; timeout = NaN)
+end
+
+@testset "stats have the limit" begin
+    @test stats().limit == 0
+    limit!(64 << 20)
+    @test stats().limit == 64 << 20
+    limit!(0)
 end
 
 @testset "tasks have arenas of their own" begin
@@ -149,4 +220,68 @@ limit_space(bytes) = Gpumem.ok(ccall(Gpumem.Libdl.dlsym(Gpumem.library(), :gpume
         results[2] isa Reservation && release!(results[2])
         limit_space(typemax(UInt64))
     end
+end
+
+# Two streams, one of which is behind: a buffer that goes while the other still uses it. The host
+# device counts work on the same memory that nothing orders.
+const two_streams = """
+    using Gpumem
+    const N = 1 << 20
+    @noinline function use(own, other, how)
+        b = DeviceBuffer(fill(0x01, N); stream = own)
+        c = DeviceBuffer(N; stream = other)
+        how(b, c, other)
+        return c
+    end
+    function rounds(how, drop)
+        wrong = 0
+        for _ in 1:10
+            own, other = Stream(), Stream()
+            c = use(own, other, (b, c, other) -> (how(b, c, other); drop(b)))
+            GC.gc()
+            again = fill!(DeviceBuffer(N; stream = own), 0x02)
+            wrong += how === read && any(Vector{UInt8}(c) .!= 0x01)
+            wrong += any(Vector{UInt8}(again) .!= 0x02)
+            free!(c); free!(again)
+            synchronize(own); synchronize(other)
+        end
+        return wrong
+    end
+    read(b, c, other) = copyto!(c, b)
+    write(b, c, other) = copyto!(b, c; stream = other)
+    fills(b, c, other) = fill!(b, 0x03; stream = other)
+    recorded(b, c, other) = (record_stream!(b, other);
+        Gpumem.ok(Gpumem.C.memset_async(address(b), 3, N, other.handle)))
+    downloads(b, c, other) = copyto!(zeros(UInt8, N), b; stream = other)
+    wrong = sum(rounds(how, drop) for how in (read, write, fills, recorded, downloads), drop in (free!, b -> nothing))
+    out = Ref{UInt64}(0)
+    ccall(Gpumem.Libdl.dlsym(Gpumem.library(), :gpumem_sim_reports_get), Int32, (Ptr{UInt64},), out)
+    print("wrong ", wrong, ", unordered ", Int(out[]))
+    """
+
+@testset "memory is not reused while another stream uses it" begin
+    simulated = ("GPUMEM_BACKEND" => "host", "GPUMEM_HOST_MODE" => "simulate")
+    @test elsewhere(two_streams, simulated...) == "wrong 0, unordered 0"
+    # Without the pool nothing can be announced: the functions wait.
+    unpooled = replace(two_streams, "fills, recorded, downloads" => "fills, downloads")
+    @test elsewhere(unpooled, simulated..., "GPUMEM_POOL" => "off") == "wrong 0, unordered 0"
+end
+
+@testset "with_stream" begin
+    # A buffer that was used on the stream may go after the block.
+    b = DeviceBuffer(256)
+    lent = with_stream(s -> (fill!(b, 1; stream = s); s))
+    free!(b)
+    with_stream() do s
+        @test s == lent
+        with_stream(inner -> (@test inner != s))
+    end
+    thrown = try
+        with_stream(s -> (destroy!(s); error("of the body's own")))
+    catch e
+        e
+    end
+    @test thrown == ErrorException("of the body's own")
+    @test with_stream(s -> (synchronize(s); true))
+    validate()
 end

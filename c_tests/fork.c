@@ -48,6 +48,12 @@ static void a_child_is_refused_and_the_parent_goes_on(void) {
     nothing_left();
 }
 
+/* The end of a child that has lost its other threads: valgrind would count what those had as lost, but not of another program. */
+static void end_well(void) {
+    execlp("true", "true", (char *)NULL);
+    _exit(1);
+}
+
 static void *starts(void *unused) {
     gpumem_free(gpumem_malloc(MIB));
     return unused;
@@ -75,11 +81,12 @@ static void a_child_forked_during_the_start_does_not_wait(void) {
                 gpumem_status s;
                 alarm(60);
                 s = gpumem_malloc_async(4096, NULL, &p);
-                _exit(s == GPUMEM_OK || s == GPUMEM_ERROR_FORKED ? 0 : 1);
+                CHECK(s == GPUMEM_OK || s == GPUMEM_ERROR_FORKED);
+                end_well();
             }
             CHECK(exit_code(child) == 0);
             CHECK(pthread_join(thread, NULL) == 0);
-            _exit(0);
+            end_well();
         }
         CHECK(exit_code(process) == 0);
     }

@@ -10,6 +10,7 @@ use super::{Call, Driver, PhysFlags, PhysHandle};
 use crate::base::{DeviceId, Error, Result, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// How many captures are open. Who begins one holds it for writing during the call.
@@ -38,6 +39,9 @@ pub struct Book {
     pages: Mutex<Pages>,
     /// By device: whether memory is made exportable.
     exportable: Vec<bool>,
+    /// Everything has been undone. What still calls, as a thread that gives free memory back now and
+    /// then, names what may be another's by now.
+    ended: AtomicBool,
 }
 
 /// A driver that writes down what it does. See the module's text.
@@ -60,6 +64,9 @@ impl Book {
 impl Hook for Book {
     #[inline]
     fn before(&self, call: Call) -> Result<()> {
+        if self.ended.load(Relaxed) {
+            return Err(Error::new(Status::ShuttingDown, "the device's context has ended, and all memory with it"));
+        }
         match call {
             Call::DeviceSync => captures().read().map_or(Ok(()), |open| refuse(*open)),
             _ => Ok(()),
@@ -114,7 +121,7 @@ impl Wrap<Book> {
     pub fn new(inner: Arc<dyn Driver>) -> Ledger {
         let can = |d| inner.device_props(DeviceId(d)).is_ok_and(|p| p.posix_fd);
         let exportable = (0..inner.device_count()).map(can).collect();
-        Wrap::around(inner, Book { pages: Mutex::default(), exportable })
+        Wrap::around(inner, Book { pages: Mutex::default(), exportable, ended: AtomicBool::new(false) })
     }
 
     /// The memory under `[va, va + bytes)`, whole handles in the order of their addresses, and how
@@ -144,14 +151,23 @@ impl Wrap<Book> {
 
     /// Lets `guest` access everything that is mapped now and later.
     pub fn let_in(&self, guest: DeviceId) -> Result<()> {
-        let mapped: Vec<(u64, u64)> = {
+        let mapped = {
             let mut pages = self.hook.pages();
             if !pages.guests.contains(&guest) {
                 pages.guests.push(guest);
             }
-            pages.mapped.iter().map(|(at, (bytes, _))| (*at, *bytes)).collect()
+            pages.mapped.clone()
         };
-        mapped.into_iter().try_for_each(|(at, bytes)| self.inner().set_access(at, bytes, &[guest]))
+        let mut first = Ok(());
+        for (at, mapping) in mapped {
+            if let Err(e) = self.inner().set_access(at, mapping.0, &[guest]) {
+                // Another thread may have unmapped it meanwhile. What is there since names the guest.
+                if self.hook.pages().mapped.get(&at) == Some(&mapping) {
+                    first = first.and(Err(e));
+                }
+            }
+        }
+        first
     }
 
     /// Devices that have been let in.
@@ -160,9 +176,10 @@ impl Wrap<Book> {
     }
 
     /// Unmaps everything, drops every handle and gives every address back. What the device still
-    /// does there faults, and who thinks it owns any of it is wrong from now on. A failure does not
-    /// stop it; the first is returned.
+    /// does there faults, and who thinks it owns any of it is wrong from now on: every later call is
+    /// `ShuttingDown`. A failure does not stop it; the first is returned.
     pub fn tear_down(&self, dev: DeviceId) -> Result<()> {
+        self.hook.ended.store(true, Relaxed);
         let pages = std::mem::take(&mut *self.hook.pages());
         let inner = self.inner();
         let mapped = pages.mapped.iter().map(|(at, (bytes, _))| inner.unmap(*at, *bytes));
@@ -182,6 +199,7 @@ mod tests {
     use super::*;
     use crate::base::size::MIB;
     use crate::driver::host::{HostDriver, HostOptions};
+    use crate::driver::{Fault, FaultRule};
 
     const DEV: DeviceId = DeviceId(0);
 
@@ -217,8 +235,43 @@ mod tests {
         let (va, _) = two(&l);
         assert_eq!(l.mem_info(DEV).unwrap().free, free - 6 * MIB);
         l.tear_down(DEV).unwrap();
-        assert_eq!(l.mem_info(DEV).unwrap().free, free);
+        assert_eq!(l.inner().mem_info(DEV).unwrap().free, free);
         assert!(l.inner().va_free(DEV, va, 16 * MIB).is_err(), "the addresses are given back already");
+    }
+
+    /// Addresses and handles may be another's by then.
+    #[test]
+    fn after_a_tear_down_nothing_is_undone_any_more() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let (before, after) = (Ledger::new(host.clone()), Ledger::new(host));
+        let (old, handles) = two(&before);
+        before.tear_down(DEV).unwrap();
+        let (new, _) = two(&after);
+        assert_eq!(new, old, "the test is about addresses that come again");
+        let refused = [
+            before.unmap(old, 6 * MIB),
+            before.phys_release(handles[0]),
+            before.va_free(DEV, old, 16 * MIB),
+            before.va_reserve(DEV, 2 * MIB, 2 * MIB).map(drop),
+        ];
+        assert!(refused.iter().all(|r| r.as_ref().is_err_and(|e| e.status == Status::ShuttingDown)), "{refused:?}");
+        let s = after.stream_create(DEV).unwrap();
+        after.set_async(DEV, new, 1, 6 * MIB, s).unwrap();
+        after.stream_sync(DEV, s).unwrap();
+    }
+
+    #[test]
+    fn one_mapping_that_refuses_a_guest_does_not_keep_it_from_the_others() {
+        let host = HostDriver::new(HostOptions { devices: 2, ..HostOptions::default() }).unwrap();
+        let fault = Arc::new(Fault::new(host));
+        let l = Ledger::new(fault.clone());
+        let (va, _) = two(&l);
+        fault.set_rule(Some(FaultRule::nth_of(Call::SetAccess, 0)));
+        assert_eq!(l.let_in(DeviceId(1)).unwrap_err().status, Status::Driver);
+        fault.set_rule(None);
+        let s = l.stream_create(DeviceId(1)).unwrap();
+        l.set_async(DeviceId(1), va + 2 * MIB, 1, 4 * MIB, s).unwrap();
+        l.stream_sync(DeviceId(1), s).unwrap();
     }
 
     #[test]

@@ -435,6 +435,22 @@ fn asking_and_pinning_make_no_context_beyond_the_one_that_is_there() {
     assert_eq!((fake.int("fake_retains"), fake.int("fake_depth")), (2, 0));
 }
 
+/// A thread of gpumem's own, without a context, gives back what is of a device that is not the first.
+#[test]
+fn giving_back_makes_no_context_on_the_first_device() {
+    let Some(path) = build("giving", &[]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    let handle = d.phys_create(D1, 2 << 20, PhysFlags::default()).unwrap();
+    let va = d.va_reserve(D1, 2 << 20, 2 << 20).unwrap();
+    fake.set_current(0);
+    d.map(D1, va, 2 << 20, handle).unwrap();
+    d.set_access(va, 2 << 20, &[D0, D1]).unwrap();
+    drop(d.phys_export(handle));
+    d.unmap(va, 2 << 20).unwrap();
+    d.phys_release(handle).unwrap();
+    assert_eq!((fake.int("fake_retains"), fake.int("fake_depth")), (1, 0));
+}
+
 #[test]
 fn asking_for_all_devices_makes_one_context() {
     let Some(path) = build("asking", &[]) else { return };

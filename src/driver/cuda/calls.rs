@@ -24,7 +24,7 @@ use cudarc::driver::sys::{
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The identity of a device's legacy stream is this bit and the device's number. CUDA counts its
 /// own stream ids up from small numbers, so the two never meet.
@@ -40,8 +40,10 @@ impl CudaDriver {
     /// of 6 of `gpu/torture.cu` inside `cuMemUnmap` with a double free (H200, driver 580.159.04),
     /// and 0 of 5 with this lock. It costs nothing: the driver serialises these calls anyway, and
     /// does it slower.
-    fn one_at_a_time(&self) -> MutexGuard<'_, ()> {
-        self.mapping.lock().unwrap_or_else(PoisonError::into_inner)
+    fn one_at_a_time(&self) -> MutexGuard<'static, ()> {
+        // The driver's heap is the process's, however many of these there are.
+        static MAPPING: Mutex<()> = Mutex::new(());
+        MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a stream is being captured. A special stream needs a context bound.
@@ -222,8 +224,11 @@ impl Driver for CudaDriver {
     }
 
     fn set_access(&self, va: u64, size: u64, devs: &[DeviceId]) -> Result<()> {
-        let Some(first) = devs.first() else { return Ok(()) };
-        let _bound = self.bind(*first)?;
+        if devs.is_empty() {
+            return Ok(());
+        }
+        // Not the context of one of them: they may be devices that the program does not use.
+        let _bound = self.bind_any()?;
         let mut access = Vec::with_capacity(devs.len());
         for dev in devs {
             access.push(CUmemAccessDesc {

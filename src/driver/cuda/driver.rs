@@ -12,7 +12,7 @@ use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::Watch;
 use cudarc::driver::sys::CUcontext;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 const _: () = assert!(size_of::<usize>() == 8, "gpumem needs 64-bit addresses");
 
@@ -22,8 +22,6 @@ pub struct CudaDriver {
     pub(super) version: i32,
     pub(super) path: String,
     pub(super) devices: Box<[Device]>,
-    /// Held around each virtual-memory call: see [`CudaDriver::one_at_a_time`].
-    pub(super) mapping: Mutex<()>,
     /// Set by the first call that finds the driver shut down.
     pub(super) down: AtomicBool,
     /// Where the driver keeps what a stream is, found out on first use.
@@ -42,7 +40,6 @@ impl CudaDriver {
             version,
             path,
             devices: devices.into_iter().map(Device::new).collect(),
-            mapping: Mutex::new(()),
             down: AtomicBool::new(false),
             watch: OnceLock::new(),
             graphs: Graphs::default(),
@@ -188,27 +185,33 @@ impl CudaDriver {
         self.push(context)
     }
 
-    /// For calls that work in any context: whichever is current, else device 0's.
+    /// For calls that work in any context: whichever is current, else one that has been retained, so
+    /// that no further device gets one.
     #[inline]
     pub(super) fn bind_any(&self) -> Result<Bound<'_>> {
         self.alive()?;
         if !self.current_context()?.is_null() {
             return Ok(Bound::already(&self.api));
         }
-        self.push(self.context(DeviceId(0))?)
+        self.push(self.context(self.first_retained().unwrap_or(DeviceId(0)))?)
+    }
+
+    /// The first device whose primary context has been retained.
+    fn first_retained(&self) -> Option<DeviceId> {
+        (0..self.devices.len() as u32).map(DeviceId).find(|&dev| self.retained(dev).is_some())
     }
 
     /// For calls that work in any primary context: the device's if it has been retained, else one
     /// that is there, so that no further device gets one. A context costs its device hundreds of
     /// MiB.
     pub(super) fn bind_near(&self, dev: DeviceId) -> Result<Bound<'_>> {
-        let retained = |d: &Device| !d.context.load(Ordering::Acquire).is_null();
-        if retained(self.device(dev)?) {
+        self.device(dev)?;
+        if self.retained(dev).is_some() {
             return self.bind(dev);
         }
         self.alive()?;
-        let there = match self.devices.iter().position(retained) {
-            Some(i) => DeviceId(i as u32),
+        let there = match self.first_retained() {
+            Some(first) => first,
             // The CUDA runtime's, perhaps: retaining it makes no new one.
             None if !self.current_context()?.is_null() => self.device_of_thread()?,
             None => dev,

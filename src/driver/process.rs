@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Whether the handler is there, or being entered: no lock, which a child could find taken.
 static WATCHED: AtomicBool = AtomicBool::new(false);
-/// How much there is that a child must not use: what threads are making, and 1 for what has been.
-static UNFIT: AtomicUsize = AtomicUsize::new(0);
+/// Whether something has been made that a child must not use, and how many threads are making it.
 static MADE: AtomicBool = AtomicBool::new(false);
+static MAKING: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn in_child() {
-    if UNFIT.load(SeqCst) > 0 {
+    if MADE.load(SeqCst) || MAKING.load(SeqCst) > 0 {
         FORKED.store(true, Relaxed);
     }
 }
@@ -25,9 +25,7 @@ extern "C" fn in_child() {
 /// From now on a forked child knows that it is one. Called once the process has something a child
 /// must not use.
 pub fn watch_forks() {
-    if !MADE.swap(true, SeqCst) {
-        UNFIT.fetch_add(1, SeqCst);
-    }
+    MADE.store(true, SeqCst);
     register();
 }
 
@@ -38,14 +36,14 @@ pub struct Making(());
 /// is taken.
 #[must_use]
 pub fn making() -> Making {
-    UNFIT.fetch_add(1, SeqCst);
+    MAKING.fetch_add(1, SeqCst);
     register();
     Making(())
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        UNFIT.fetch_sub(1, SeqCst);
+        MAKING.fetch_sub(1, SeqCst);
     }
 }
 

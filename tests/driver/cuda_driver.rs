@@ -302,6 +302,25 @@ fn memory_that_cannot_be_registered_is_given_back() {
 }
 
 #[test]
+fn a_driver_that_refuses_to_register_pins_memory_of_its_own() {
+    alone!("a_driver_that_refuses_to_register_pins_memory_of_its_own");
+    let Some(path) = build("unregistering", &[]) else { return };
+    let (d, fake) = (open(&path).unwrap(), Fake::new(&path));
+    d.mem_info(D0).unwrap();
+    let before = address_space();
+    // CUDA_ERROR_INVALID_VALUE, _NOT_PERMITTED, _NOT_SUPPORTED.
+    for refusal in [1, 800, 801] {
+        fake.fail("cuMemHostRegister_v2", refusal);
+        for _ in 0..8 {
+            let p = d.host_alloc_on(D0, 64 << 20, Some(0)).unwrap();
+            assert_eq!(fake.int("fake_registered"), 0);
+            d.host_free(D0, p).unwrap();
+        }
+    }
+    assert!(address_space().saturating_sub(before) < 256 << 20, "{before}");
+}
+
+#[test]
 fn a_driver_that_cannot_register_pins_memory_of_its_own() {
     let Some(path) = build("unregistered", &["-DWITHOUT_REGISTER"]) else { return };
     let (d, fake) = (open(&path).unwrap(), Fake::new(&path));

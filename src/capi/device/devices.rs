@@ -2,7 +2,14 @@
 //!
 //! The same calls on a GPU and on the host device, so that one source runs on both. Devices are
 //! counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
-//! cudaSetDevice is the same thing.
+//! cudaSetDevice is the same thing. (With a CUDA 11 runtime, cudaSetDevice takes effect at the next
+//! call of the runtime that needs a device.)
+//!
+//! gpumem works in each device's primary context, which is the CUDA runtime's. While a context made
+//! with cuCtxCreate is current, CUDA takes NULL and GPUMEM_STREAM_PER_THREAD for that context's
+//! default streams and gpumem for the primary one's: pass streams that the program made.
+//! cudaDeviceReset and cuDevicePrimaryCtxReset take the memory away under gpumem, so a program that
+//! calls gpumem must not call them. Under `gpumem run` it may.
 
 use crate::capi::call::arguments::{guard_out, put};
 use crate::capi::call::error::gpumem_status;

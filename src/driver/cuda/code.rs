@@ -16,6 +16,7 @@ pub(super) const CODE_CAPTURE_IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTU
 pub(super) const CODE_INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
 pub(super) const CODE_CONTEXT_IS_DESTROYED: Code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as Code;
 pub(super) const CODE_NOT_SUPPORTED: Code = CUresult::CUDA_ERROR_NOT_SUPPORTED as Code;
+pub(super) const CODE_NOT_PERMITTED: Code = CUresult::CUDA_ERROR_NOT_PERMITTED as Code;
 pub(super) const CODE_CAPTURE_FIRST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as Code;
 pub(super) const CODE_CAPTURE_INVALIDATED: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as Code;
 pub(super) const CODE_CAPTURE_LAST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as Code;

@@ -34,7 +34,7 @@ impl Library {
                 return Ok(Library { handle, name: name.to_string() });
             }
             let why = last_dl_error();
-            if !(why.starts_with(name) && why.contains("No such file")) {
+            if !is_absence(name, &why) {
                 return Err(Error::new(
                     Status::Unsupported,
                     format!("the CUDA driver library {name} exists but does not load: {why}; repair the driver's installation"),
@@ -74,6 +74,15 @@ impl Library {
         }
         self.name.clone()
     }
+}
+
+/// Whether the loader's words say that there is no such file. They come in the process's language,
+/// as the system's own for that error do, and begin with what was asked for, not with a library
+/// that it depends on.
+fn is_absence(name: &str, why: &str) -> bool {
+    let absent = std::io::Error::from_raw_os_error(libc::ENOENT).to_string();
+    let absent = absent.split(" (os error").next().unwrap_or(&absent);
+    why.starts_with(name) && why.contains(absent)
 }
 
 fn last_dl_error() -> String {

@@ -49,6 +49,8 @@ struct Model {
     next_pattern: u64,
     ids: std::collections::HashSet<u64>,
     refused: u64,
+    /// Whether the device keeps up with the host for now.
+    keeps_up: bool,
 }
 
 fn stride(size: u64) -> u64 {
@@ -82,6 +84,7 @@ impl Model {
             next_pattern: 0,
             ids: std::collections::HashSet::new(),
             refused: 0,
+            keeps_up: false,
         }
     }
 
@@ -256,7 +259,12 @@ impl Model {
             990..=993 => self.replace_stream(),
             994..=996 => {
                 let keep = self.rng.below(200) * PAGE;
-                self.pool.trim(keep).unwrap();
+                // A trim on demand ends sharing, so there is none while streams may come to it.
+                if self.keeps_up {
+                    self.pool.trim_unused(keep).unwrap();
+                } else {
+                    self.pool.trim(keep).unwrap();
+                }
             }
             997 => self.host.device_sync(DEV).unwrap(),
             _ => {
@@ -295,7 +303,8 @@ fn run(seed: u64, steps: u64, wait: bool, watch: bool) {
     for step in 0..steps {
         // In the middle the device keeps up: only then do streams come to share a heap, and the less
         // of it there is, the more seeds end before they do.
-        m.host.keep_up((steps / 5..steps / 5 * 4).contains(&step));
+        m.keeps_up = (steps / 5..steps / 5 * 4).contains(&step);
+        m.host.keep_up(m.keeps_up);
         m.step();
         if let Err(e) = m.pool.validate() {
             panic!("seed {seed}, step {step}: {e}\n{}", m.pool.dump());

@@ -18,7 +18,8 @@
 //! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
 //! ```
 //!
-//! It is free memory like any other: moved, trimmed, and given up before a request fails.
+//! It is free memory like any other: moved, trimmed, and given up before a request fails. What a
+//! trim has given back is to be earned again, and no peak stays above what is mapped then.
 //!
 //! Heaps have their peaks at different times, so what each of them may map is more in all than the
 //! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter
@@ -67,6 +68,13 @@ pub(crate) const MUCH_ELSEWHERE: u64 = 64 << 20;
 /// No more heaps than this have a least slack in the budget: others rest.
 const MOST_FLOORS: u64 = 16;
 
+/// What was moved, as far as it counts once `mapped` bytes are left of what there was: as much as
+/// has earned what they are beyond the peak.
+fn still_earned(remapped: u64, peak: u64, mapped: u64) -> u64 {
+    let beyond = mapped.saturating_sub(peak);
+    remapped.min(peak.saturating_mul(FREE).saturating_add(beyond.saturating_mul(RENT)))
+}
+
 /// See the module's comment.
 fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
     let most = peak / 1000 * u64::from(permille);
@@ -99,6 +107,23 @@ impl Pool {
         if !passed {
             self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
         }
+    }
+
+    /// Memory has been given back on demand: what heaps once had live does not excuse mapping it
+    /// again, and what they had bought is to be earned again.
+    pub(crate) fn give_up_rights(&self) {
+        for heap in self.all_heaps() {
+            let mut st = heap.lock();
+            let mapped = st.extents.bytes();
+            let l = &mut st.learnt;
+            l.peak_live = l.peak_live.min(mapped);
+            l.remapped = still_earned(l.remapped, l.peak_live, mapped);
+        }
+        let (c, mapped) = (&self.counters, self.counters.mapped.load(Relaxed));
+        let peak = c.most_live.fetch_min(mapped, Relaxed).min(mapped);
+        let remapped = still_earned(c.remapped.load(Relaxed), peak, mapped);
+        c.remapped.fetch_min(remapped, Relaxed);
+        c.behind_at.fetch_min(remapped, Relaxed);
     }
 
     fn entitled(&self, st: &HeapState) -> u64 {
@@ -177,6 +202,10 @@ mod tests {
             let e = earned(remapped, peak, permille);
             prop_assert!(e <= peak && e * RENT <= remapped);
             prop_assert!(earned(remapped + peak, peak, permille) >= e);
+            // What is left after a trim has earned what is still there, and no more.
+            let beyond = remapped % (peak + 1);
+            let still = still_earned(remapped, peak, peak + beyond);
+            prop_assert!(still <= remapped && earned(still, peak, 1000) <= beyond);
         }
     }
 }

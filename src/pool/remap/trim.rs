@@ -113,6 +113,9 @@ impl Pool {
         }
         self.reap(usize::MAX)?;
         let released = self.release_free(keep)?;
+        if released > 0 {
+            self.give_up_rights();
+        }
         if lock(&*self.core).stock.len() == 0 {
             // What a heap has learnt about extents goes with the last of them.
             for heap in self.all_heaps() {

@@ -80,6 +80,29 @@ fn what_never_repeats_moves_less_and_less() {
     assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
 }
 
+/// What a heap once had live is no excuse for mapping as much again once a trim has given it back.
+#[test]
+fn a_trim_gives_up_what_its_memory_was_needed_for() {
+    let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
+    let s = rig.stream();
+    // The heap is never empty, so that it does not start afresh.
+    let stays = rig.malloc(MIB, s);
+    let large = rig.malloc(4 * GIB, s);
+    rig.free(large, s);
+    rig.sync();
+    rig.pool.trim(0).unwrap();
+    let mut live: Vec<u64> = (0..32).map(|_| rig.malloc(64 * MIB, s)).collect();
+    let mapped = rig.mapped();
+    for i in (0..16).rev() {
+        rig.free(live.remove(2 * i), s);
+    }
+    // Fits in between only when moved together.
+    live.push(rig.malloc(512 * MIB, s));
+    assert!(rig.mapped() <= mapped + 64 * MIB, "{} mapped, {mapped} before", rig.mapped());
+    live.into_iter().chain([stays]).for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
 #[test]
 fn what_repeats_stays_as_tight_as_it_was() {
     let mapped = [PoolOptions::default(), tight()].map(|o| {

@@ -91,7 +91,11 @@ impl Work {
         self.until_shared();
         self.end();
         self.rig.sync();
-        self.rig.pool.trim(mapped).unwrap();
+        // Not by a trim, which ends sharing.
+        for _ in 0..8 {
+            self.rig.pool.trim_unused(mapped).unwrap();
+        }
+        assert!(self.rig.mapped() <= mapped, "{}", self.rig.pool.dump());
     }
 }
 
@@ -335,4 +339,21 @@ fn a_stream_far_ahead_that_takes_its_own_back_leaves_no_trail() {
     assert!(w.rig.pool.stats().waiting >= 4 * MIB);
     w.rig.pool.validate().unwrap();
     w.rig.host.release(D, a).unwrap();
+}
+
+/// What streams have paid for is given back by a trim, and with it the reason to share.
+#[test]
+fn a_trim_ends_sharing() {
+    let mut w = Work::new(3, checked(DEVICE));
+    w.until_shared();
+    w.end();
+    w.rig.sync();
+    let shares = |w: &Work| w.rig.pool.dump().contains("the shared heap");
+    w.play(60);
+    assert!(shares(&w));
+    w.end();
+    w.rig.sync();
+    w.rig.pool.trim(0).unwrap();
+    w.play(60);
+    assert!(!shares(&w), "{}", w.rig.pool.dump());
 }

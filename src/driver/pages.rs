@@ -15,10 +15,17 @@ const MOST_THREADS: u64 = 16;
 /// What large blocks are aligned to: the large page of x86-64 and of most others.
 const LARGE: u64 = 2 * size::MIB;
 
+/// The size of the machine's pages, bytes: a power of two, 4 or 64 KiB on machines with GPUs.
+pub(super) fn page_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    let n = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(n).unwrap_or(4096)
+}
+
 /// What a block of so many bytes is aligned to: its size, rounded up to a power of two, but no more
 /// than 2 MiB.
 pub(super) fn alignment(bytes: u64) -> u64 {
-    bytes.checked_next_power_of_two().unwrap_or(LARGE).clamp(4096, LARGE)
+    bytes.checked_next_power_of_two().unwrap_or(LARGE).min(LARGE).max(page_size())
 }
 
 fn failed(call: &str, bytes: u64) -> Error {
@@ -136,7 +143,7 @@ fn populate(addr: u64, bytes: u64) -> Result<()> {
     if code != Some(libc::EINVAL) {
         return Err(failed("touching", bytes));
     }
-    for page in (addr..addr.saturating_add(bytes)).step_by(4096) {
+    for page in (addr..addr.saturating_add(bytes)).step_by(page_size() as usize) {
         // SAFETY: within a writable mapping of the caller's that nobody else uses yet: it reads as
         // zero.
         unsafe { ptr::write_volatile(page as *mut u8, 0) };

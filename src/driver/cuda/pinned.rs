@@ -30,7 +30,7 @@ impl CudaDriver {
         };
         let _bound = self.bind_near(dev)?;
         let _relaxed = self.relax()?;
-        let whole = size::round_up(size, 4096).filter(|&n| n > 0);
+        let whole = size::round_up(size, pages::page_size()).filter(|&n| n > 0);
         let bytes = whole.ok_or_else(|| Error::invalid(format!("{size} bytes of page-locked host memory")))?;
         let addr = pages::map(bytes, numa)?;
         let registered = pages::touch(addr, bytes).map(|()| {

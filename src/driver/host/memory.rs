@@ -9,6 +9,7 @@ use super::os;
 use super::physical::{check_size, Gone, Physical};
 use super::ranges::{overlap, span};
 use crate::base::{size, DeviceId, Error, Result};
+use crate::driver::pages;
 use crate::driver::PhysHandle;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -302,7 +303,7 @@ impl Memory {
 
     /// Maps `size` bytes (rounded up to pages) of new memory, accessible to every device.
     pub(super) fn add_block(&mut self, dev: DeviceId, size: u64, origin: Origin) -> Result<u64> {
-        let size = size::round_up(size.max(1), os::page_size())
+        let size = size::round_up(size.max(1), pages::page_size())
             .ok_or_else(|| Error::new(crate::base::Status::OutOfMemory, format!("{size} bytes overflow")))?;
         let native = matches!(origin, Origin::Native { .. });
         let key = if native { self.physical.take(dev, size)? } else { self.physical.keys(dev, size)? };

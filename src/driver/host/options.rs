@@ -2,8 +2,8 @@
 
 #![deny(unsafe_code)]
 
-use super::os;
 use crate::base::{size, Error, Result};
+use crate::driver::pages;
 
 /// Access masks have a bit for each device.
 const MAX_DEVICES: u32 = 64;
@@ -69,10 +69,10 @@ impl HostOptions {
             return Err(Error::invalid(format!("{} host devices: 1 to {MAX_DEVICES} are possible", self.devices)));
         }
         let granularity = self.granularity;
-        if !granularity.is_power_of_two() || granularity < os::page_size() || granularity > 1 << 40 {
+        if !granularity.is_power_of_two() || granularity < pages::page_size() || granularity > 1 << 40 {
             return Err(Error::invalid(format!(
                 "granularity {granularity}: it must be a power of two, at least a page ({} bytes) and at most 1 TiB",
-                os::page_size()
+                pages::page_size()
             )));
         }
         let bytes = size::round_down(self.bytes_per_device, granularity);

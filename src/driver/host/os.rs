@@ -4,7 +4,7 @@
 //! none of them touches memory that the host device did not make.
 
 use crate::base::{size, Error, Result, Status};
-use crate::driver::pages::alignment;
+use crate::driver::pages::{self, alignment};
 use crate::driver::process;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -30,13 +30,6 @@ fn failed(call: &str, what: String) -> Error {
         );
     }
     Error::new(Status::Driver, format!("{call} of {what}: {e}"))
-}
-
-/// The size of the machine's pages, bytes.
-pub(super) fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let n = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(n).unwrap_or(4096)
 }
 
 fn map_new(size: u64, prot: libc::c_int, flags: libc::c_int) -> Result<u64> {
@@ -149,7 +142,7 @@ const HEADROOM_PAGES: u64 = 17;
 
 impl Headroom {
     pub(super) fn new() -> Result<Headroom> {
-        let page = page_size();
+        let page = pages::page_size();
         let room = Headroom { start: map_new(HEADROOM_PAGES * page, libc::PROT_READ, QUIET)? };
         for i in (1..HEADROOM_PAGES).step_by(2) {
             protect(room.start + i * page, page, false)?;
@@ -161,7 +154,7 @@ impl Headroom {
 impl Drop for Headroom {
     fn drop(&mut self) {
         // Failing keeps a few pages of addresses.
-        let _ = unmap(self.start, HEADROOM_PAGES * page_size());
+        let _ = unmap(self.start, HEADROOM_PAGES * pages::page_size());
     }
 }
 

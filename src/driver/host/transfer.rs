@@ -3,10 +3,10 @@
 use super::device::HostDriver;
 use super::memory::{range, Origin};
 use super::op::{Source, Submission, Work};
-use super::os;
 use super::schedule::Guard;
 use super::state::State;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::driver::pages;
 use std::ops::Range;
 
 /// What lies at an address.
@@ -26,7 +26,7 @@ fn place(st: &State, r: &Range<u64>, what: &str) -> Result<Place> {
     if st.memory.reserved(r.start) {
         return Err(Error::invalid(format!("{what} {r:#x?}: {:#x} is reserved but not mapped", r.start)));
     }
-    if r.start < os::page_size() {
+    if r.start < pages::page_size() {
         return Err(Error::invalid(format!("{what} {r:#x?}: that is a null pointer, or next to one")));
     }
     Ok(Place::Pageable)

@@ -209,3 +209,22 @@ fn checks_and_bounds_of_many_things_end() {
     }
     laid_out(&p, &cancelled());
 }
+
+/// Each arena may end at 2^62; what all take together must be countable, too.
+#[test]
+fn arenas_that_end_too_high_together_are_refused() {
+    let mut p = Problem::new();
+    let high = (1 << 62) - 1;
+    for arena in 0..4 {
+        if arena > 0 {
+            p.add_arena(Arena::default());
+        }
+        let place = Place::Fixed(high);
+        p.add(Buffer { place, arena: Some(arena), ..Buffer::new(1, 0, 1) }).unwrap();
+        let layout = solve(&p, &fast());
+        match arena {
+            0..3 => assert_eq!(layout.unwrap().size, (u64::from(arena) + 1) * (high + 1)),
+            _ => assert!(layout.unwrap_err().message.contains("2^64")),
+        }
+    }
+}

@@ -32,7 +32,8 @@ pub(super) fn of_all<'a>(
     let of_one = |(mine, reserved): (&Vec<&Buffer>, &Vec<_>)| of_arena(problem, reserved, mine.iter().copied());
     let by_arena: Vec<u64> = bound.iter().zip(reserved).map(of_one).collect();
     let covered = reserved.iter().flat_map(|ranges| covered(ranges)).collect();
-    let all = peak(buffers.clone(), &Extremes::of(buffers), covered).max(by_arena.iter().sum());
+    let all = peak(buffers.clone(), &Extremes::of(buffers), covered)
+        .max(by_arena.iter().fold(0, |sum, bound| bound.saturating_add(sum)));
     (by_arena, all)
 }
 

@@ -58,7 +58,7 @@ mod tiny;
 
 use super::layout::{ArenaUse, Layout, LayoutStatus, Slot};
 use super::problem::{Buffer, Place, Problem};
-use crate::base::Result;
+use crate::base::{Error, Result};
 use arena::{reserved, stride, Arena, Task};
 use budget::Budget;
 use std::time::{Duration, Instant};
@@ -157,7 +157,9 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
             placed.take_smaller(arena.size(&offsets), offsets);
         }
         layout.arenas[index as usize] = ArenaUse { size: placed.size, lower_bound: arena.bound };
-        layout.size += placed.size;
+        layout.size = layout.size.checked_add(placed.size).ok_or_else(|| {
+            Error::invalid("the arenas take 2^64 bytes in all, or more; let what is fixed or reserved end lower")
+        })?;
         optimal &= placed.optimal;
         if capacity.is_some_and(|c| placed.size > c) {
             too_large = true;

@@ -18,8 +18,9 @@
 //! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
 //! ```
 //!
-//! It is free memory like any other: moved, trimmed, and given up before a request fails. What a
-//! trim has given back is to be earned again, and no peak stays above what is mapped then.
+//! It is free memory like any other: moved, trimmed, and given up before a request fails. No peak
+//! stays above what is mapped once memory has been given back, and what a trim on demand has given
+//! back is to be earned again.
 //!
 //! Heaps have their peaks at different times, so what each of them may map is more in all than the
 //! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter
@@ -109,21 +110,43 @@ impl Pool {
         }
     }
 
-    /// Memory has been given back on demand: what heaps once had live does not excuse mapping it
-    /// again, and what they had bought is to be earned again.
-    pub(crate) fn give_up_rights(&self) {
+    /// Memory has been given back: what heaps once had live does not excuse mapping it again.
+    pub(crate) fn lower_peaks(&self) {
+        for heap in self.all_heaps() {
+            let mut st = heap.lock();
+            st.learnt.peak_live = st.learnt.peak_live.min(st.extents.bytes());
+        }
+    }
+
+    /// Memory has been given back on demand: what was bought with it is to be earned again, and new
+    /// extents are as coarse as in a new pool.
+    pub(crate) fn start_to_earn_anew(&self) {
+        self.lower_peaks();
         for heap in self.all_heaps() {
             let mut st = heap.lock();
             let mapped = st.extents.bytes();
             let l = &mut st.learnt;
-            l.peak_live = l.peak_live.min(mapped);
             l.remapped = still_earned(l.remapped, l.peak_live, mapped);
+            l.halved = 0;
         }
-        let (c, mapped) = (&self.counters, self.counters.mapped.load(Relaxed));
-        let peak = c.most_live.fetch_min(mapped, Relaxed).min(mapped);
-        let remapped = still_earned(c.remapped.load(Relaxed), peak, mapped);
+        let c = &self.counters;
+        let remapped = still_earned(c.remapped.load(Relaxed), c.most_live.load(Relaxed), c.mapped.load(Relaxed));
         c.remapped.fetch_min(remapped, Relaxed);
         c.behind_at.fetch_min(remapped, Relaxed);
+    }
+
+    /// Bytes that may still be created: what the limit leaves, and on a device that has refused to
+    /// create some of late, what that has.
+    pub(crate) fn creatable(&self) -> u64 {
+        let within = self.headroom();
+        if !self.counters.device_is_full.load(Relaxed) {
+            return within;
+        }
+        let Ok(device) = self.driver.mem_info(self.dev) else { return within };
+        if device.free > device.total / RESERVE {
+            self.counters.device_is_full.store(false, Relaxed);
+        }
+        within.min(device.free)
     }
 
     fn entitled(&self, st: &HeapState) -> u64 {

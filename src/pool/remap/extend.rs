@@ -12,6 +12,7 @@ use crate::pool::heap::{Heap, HeapState, State, SMALL_HEAP};
 use crate::pool::memory::{Extent, RunId, Supply};
 use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
+use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::remap::sources::{take_out_all, Others, Source};
 use crate::pool::remap::stitch::{plan, Plan, Room};
 use crate::pool::state::{Core, Pool};
@@ -226,7 +227,7 @@ impl Pool {
             left if left < cheap.max(floor) => left.saturating_add(self.in_flight(heap, st, want.reach)),
             left => left,
         };
-        Room { hard: self.headroom().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) }
+        Room { hard: self.creatable().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -315,7 +316,8 @@ impl Pool {
     }
 
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created,
-    /// the device is asked about what other streams have left there.
+    /// the device is asked about what other streams have left there: with a marker of the context
+    /// where that is much, as a stream that rests records none.
     fn supply(&self, want: Want, sizes: &[u64], largest: u64) -> Result<Supply> {
         let mut core = lock(&*self.core);
         let supply = core.stock.supply(sizes, self.page, largest, want.lane, &self.order);
@@ -324,11 +326,17 @@ impl Pool {
         }
         let lanes = core.stock.lanes(&self.order);
         let orphaned = core.stock.iter().any(|(_, t)| !self.order.marked(t) && self.order.only_context(t));
+        let created = supply.create.iter().sum();
         supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+        let unmarked = core.stock.iter().filter(|(_, t)| !self.order.marked(*t)).map(|(e, _)| e.size).sum::<u64>();
         drop(core);
         lanes.iter().filter(|&&l| l != want.lane).for_each(|&l| self.order.want(l));
-        if orphaned {
-            self.order.mark_context(&*self.driver, Some(want.stream))?;
+        let much = unmarked >= MUCH_ELSEWHERE.min(created) && self.order.captures.changes() == 0;
+        let marked = (orphaned || much) && self.order.mark_context(&*self.driver, Some(want.stream))?;
+        for _ in 0..if marked && much { self.options.patience } else { 0 } {
+            if self.order.context_is_passed(&*self.driver)? {
+                break;
+            }
         }
         self.order.poll(&*self.driver, lanes)?;
         Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, want.lane, &self.order))
@@ -367,15 +375,21 @@ impl Pool {
         if have + gain < size {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (size - have - gain).next_multiple_of(self.page);
-            let (room, kept) = self.addresses_behind(st, tail_end);
-            if !at_end || room < need {
+            let (addresses, kept) = self.addresses_behind(st, tail_end);
+            if !at_end || addresses < need {
                 return Ok(false);
             }
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
             let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
             let room = self.room(heap, st, Want { size: need, ..want });
-            let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, room) else {
+            // A block that grows by little each time would be made of pages.
+            let only_grows = sources.is_empty() && st.private.is_none() && need <= SMALL_GROWTH;
+            let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, room) {
+                (ahead, extent) if (need + 1..=addresses).contains(&ahead) => (ahead, extent),
+                _ => (need, self.largest_extent(st, size)),
+            };
+            let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 return Ok(false);
             };
             match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (want, false)) {

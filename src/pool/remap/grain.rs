@@ -46,11 +46,18 @@ impl Pool {
         // up.
         let cap = match mapped == 0 && !st.learnt.ahead {
             true => self.options.first_extent,
-            false if st.learnt.buys => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
+            false if st.learnt.buys || self.is_past(st, size) => {
+                self.grain(st, 0).max(size / self.options.extents_per_request.max(1))
+            }
             false => self.grain(st, st.learnt.halved).max(size / self.options.extents_per_request.max(1)),
         };
         let cap = cap.min(size).max(self.page);
         1 << (63 - cap.leading_zeros())
+    }
+
+    /// Whether grains were made finer at a time when memory was scarce, and it is not any more.
+    fn is_past(&self, st: &HeapState, growth: u64) -> bool {
+        st.learnt.halved > 0 && !self.options.finer && !self.is_scarce(growth)
     }
 
     /// Whether little would be left for anybody once `growth` bytes more are mapped: then memory

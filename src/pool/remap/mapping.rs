@@ -95,7 +95,9 @@ impl Pool {
         }
         let done = (|| {
             for &size in creates {
-                let handle = self.driver.phys_create(self.dev, size, PhysFlags::default())?;
+                let handle = self.driver.phys_create(self.dev, size, PhysFlags::default()).inspect_err(|e| {
+                    self.counters.device_is_full.fetch_or(e.status == Status::OutOfMemory, Relaxed);
+                })?;
                 run.push(Extent { handle, size, id: u32::MAX });
             }
             for e in &run {

@@ -35,10 +35,25 @@ use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::sync::atomic::Ordering::*;
 
+/// Memory of other heaps that is no more than one part in so many is hardly any.
+const OF_OTHERS: u64 = 8;
+
 impl Pool {
     /// Whether the shared heap meets a request that `heap` has no room for.
     pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
-        want.size >= self.page && st.private.is_none() && !heap.of_captures && self.has_paid_rent()
+        want.size >= self.page
+            && st.private.is_none()
+            && !heap.of_captures
+            && self.has_paid_rent()
+            && !self.has_nearly_all(st, want.size)
+    }
+
+    /// Whether hardly any memory would be another heap's once a request of `size` is met: then it
+    /// moves no less in the shared heap, and does not find there what it had before.
+    fn has_nearly_all(&self, st: &HeapState, size: u64) -> bool {
+        let own = st.extents.bytes() + lock(&*self.core).stock.bytes() + size;
+        let all = self.counters.mapped.load(Relaxed) + size;
+        all.saturating_sub(own) <= all / OF_OTHERS
     }
 
     /// Locks the shared heap, up to date. The caller holds no heap's lock.

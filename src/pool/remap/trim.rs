@@ -113,9 +113,7 @@ impl Pool {
         }
         self.reap(usize::MAX)?;
         let released = self.release_free(keep)?;
-        if released > 0 {
-            self.give_up_rights();
-        }
+        self.start_to_earn_anew();
         if lock(&*self.core).stock.len() == 0 {
             // What a heap has learnt about extents goes with the last of them.
             for heap in self.all_heaps() {
@@ -160,6 +158,7 @@ impl Pool {
             spare -= given;
             released += given;
         }
+        self.lower_peaks();
         Ok(released)
     }
 
@@ -182,8 +181,6 @@ impl Pool {
             // The request will map a lot, and the system may be short of mappings.
             self.reap(usize::MAX)?;
         }
-        // What all once had live does not excuse mapping it again.
-        self.counters.most_live.fetch_min(self.counters.mapped.load(Relaxed), Relaxed);
         Ok(released)
     }
 

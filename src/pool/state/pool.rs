@@ -1,6 +1,6 @@
 //! The pool of one device: what it consists of, and the little that every room above needs.
 
-use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
+use crate::base::sync::{Apart, AtomicBool, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{process, DeviceProps, Driver, EventHandle, PhysHandle, Watch};
 use crate::pool::heap::{Block, Heap, HeapState, Place};
@@ -51,6 +51,8 @@ pub(crate) struct Counters {
     pub(crate) remapped: AtomicU64,
     /// What `remapped` was when the device was last seen behind the host.
     pub(crate) behind_at: AtomicU64,
+    /// Whether the device has had too little for an extent of late: `Pool::creatable`.
+    pub(crate) device_is_full: AtomicBool,
     pub(crate) dedicated_live: AtomicU64,
     /// The most that it ever was since the peaks were last reset.
     pub(crate) dedicated_most: AtomicU64,
@@ -252,8 +254,10 @@ impl Pool {
         (self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
 
+    /// Bytes are mapped no more. What all once had live does not excuse mapping it again.
     pub(crate) fn sub_mapped(&self, bytes: u64) {
-        self.counters.mapped.fetch_sub(bytes, Relaxed);
+        let before = self.counters.mapped.fetch_sub(bytes, Relaxed);
+        self.counters.most_live.fetch_min(before.saturating_sub(bytes), Relaxed);
     }
 
     /// Bytes that may still be mapped under the limit.

@@ -9,6 +9,7 @@ mod footprint;
 mod fresh_start;
 mod handover;
 mod order;
+mod phases;
 mod pointers;
 mod quick_list;
 mod resize;

@@ -173,7 +173,7 @@ impl Pool {
         (need, want): (u64, Want),
         unsettled: bool,
     ) -> Result<(Vec<Source>, Others<'a>)> {
-        let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
+        let mut sources = self.sources(st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
         for other in self.others_with(me, self.page).take(want.reach) {
@@ -184,7 +184,7 @@ impl Pool {
             self.order.poll(&*self.driver, [other.lane])?;
             st.settle(&self.order, &self.index);
             let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
-            let found = self.sources(other.number, &st, None, usable);
+            let found = self.sources(&st, None, usable);
             if !found.is_empty() {
                 have += found.iter().map(|s| s.extent.size).sum::<u64>();
                 sources.extend(found);
@@ -373,7 +373,7 @@ impl Pool {
             }
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
-            let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
+            let sources = self.sources(st, Some(anchor.region), |_| true);
             let room = self.room(heap, st, Want { size: need, ..want });
             let Some(plan) = plan(need, self.page, self.largest_extent(st, size), &sources, room) else {
                 return Ok(false);

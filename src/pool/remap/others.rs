@@ -106,7 +106,7 @@ impl Pool {
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
             };
-            let found = self.whole_run(me, other.number, &from, want);
+            let found = self.whole_run(me, &from, want);
             let Some(run) = found.filter(|run| run.iter().map(|s| s.extent.size).sum::<u64>() <= most) else {
                 other.publish(&from);
                 continue;
@@ -120,14 +120,14 @@ impl Pool {
 
     /// Neighbouring extents in one settled free region of a heap that together hold the request:
     /// the fewest bytes.
-    fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
+    fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
             if !self.usable(st.regions.get(r).order, me, me.lane) {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
-            for s in sources_in(number, st, r) {
+            for s in sources_in(st, r) {
                 run.push(s);
                 let (start, end) = (run[0].addr, s.addr + s.extent.size);
                 if start.next_multiple_of(want.align) + want.size <= end {
@@ -288,7 +288,7 @@ impl Pool {
             let Some(mut of_other) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
             self.refresh(other, &mut of_other, want)?;
             if shared {
-                self.take_settled(st, other, &mut of_other);
+                self.take_settled(st, &mut of_other);
             }
             // Of a hundred heaps the first that has enough will do.
             let enough = !shared

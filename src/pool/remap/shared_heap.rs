@@ -64,14 +64,14 @@ impl Pool {
 
     /// Takes all settled extents of another heap over, where they are: nothing is mapped or
     /// unmapped. The caller publishes.
-    pub(crate) fn take_settled(&self, shared: &mut HeapState, other: &Heap, from: &mut HeapState) {
+    pub(crate) fn take_settled(&self, shared: &mut HeapState, from: &mut HeapState) {
         if from.live_bytes == 0 {
             from.drop_empty_slabs(&self.order, &self.index);
         }
         let settled = |&r: &u32| self.order.settled(from.regions.get(r).order);
         let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
         for r in regions {
-            let extents: Vec<_> = sources_in(other.number, from, r).collect();
+            let extents: Vec<_> = sources_in(from, r).collect();
             self.hand_on(from, shared, &extents);
         }
     }
@@ -85,7 +85,7 @@ impl Pool {
         let Some(mut from) = shared.try_lock() else { return false };
         let ready = from.ready_extents_of(heap.lane, &self.order);
         for &r in &ready {
-            let extents: Vec<_> = sources_in(shared.number, &from, r).collect();
+            let extents: Vec<_> = sources_in(&from, r).collect();
             self.hand_on(&mut from, st, &extents);
         }
         shared.publish(&from);

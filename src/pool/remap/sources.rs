@@ -11,25 +11,12 @@ pub(crate) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
 
 impl Pool {
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
-    pub(crate) fn sources(
-        &self,
-        number: u32,
-        st: &HeapState,
-        anchor: Option<u32>,
-        usable: impl Fn(Tag) -> bool,
-    ) -> Vec<Source> {
-        let mut found = Vec::new();
+    pub(crate) fn sources(&self, st: &HeapState, anchor: Option<u32>, usable: impl Fn(Tag) -> bool) -> Vec<Source> {
         if st.private.is_some() {
-            return found;
+            return Vec::new();
         }
-        for r in st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor) {
-            let g = st.regions.get(r);
-            if !usable(g.order) {
-                continue;
-            }
-            found.extend(sources_in(number, st, r));
-        }
-        found
+        let regions = st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor);
+        regions.filter(|&r| usable(st.regions.get(r).order)).flat_map(|r| sources_in(st, r)).collect()
     }
 
     /// Moves free extents of one region, by address, from their heap to another one, where they
@@ -47,10 +34,10 @@ impl Pool {
 }
 
 /// The extents that lie wholly in a free region, by address.
-pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
+pub(crate) fn sources_in(st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
     let g = st.regions.get(region);
     st.extents.within(g.addr, g.end()).map(move |(addr, Mapped { extent, place })| Source {
-        heap,
+        heap: st.number,
         region,
         region_size: g.size,
         addr,

@@ -233,7 +233,7 @@ impl Pool {
         self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
         st.drop_empty_slabs(&self.order, &self.index);
-        let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
+        let mut free = self.sources(&st, None, |tag| self.order.settled(tag));
         // From high to low addresses, as one region has one tag: what is left of it before the cut
         // keeps its number.
         free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));

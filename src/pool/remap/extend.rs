@@ -255,15 +255,13 @@ impl Pool {
         let may_share = self.heap_count.load(Relaxed) > 1 && st.private.is_none() && !heap.of_captures;
         let tells = may_share && (!plan.moves.is_empty() || self.is_shared(heap));
         let marked = tells.then(|| self.mark_here(want));
-        let planned = plan.creates.iter().sum::<u64>();
-        let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = self.supply(want, &plan.creates, largest)?;
+        let supply = self.supply(want, &plan.creates)?;
         let created = supply.create.iter().sum::<u64>();
         let range = match created {
             0 => nvtx::range(c"stitch", plan.bytes(sources)),
             new => nvtx::range(c"growth", new),
         };
-        let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        let run = self.map_supply(anchor, want, sources, plan, &supply);
         drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -280,6 +278,7 @@ impl Pool {
             // Of another lane only when settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
         }
+        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         self.say(|| {
             let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
             let place = match anchor {
@@ -290,11 +289,10 @@ impl Pool {
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
-                human(run.iter().map(|e| e.size).sum()),
+                human(run_bytes),
                 human(want.size),
             )
         });
-        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let own = moves.iter().filter(|s| s.heap == heap.number).count();
         st.count_moves(moves.len() as u64, own as u64);
@@ -316,7 +314,8 @@ impl Pool {
 
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created,
     /// the device is asked about what other streams have left there.
-    fn supply(&self, want: Want, sizes: &[u64], largest: u64) -> Result<Supply> {
+    fn supply(&self, want: Want, sizes: &[u64]) -> Result<Supply> {
+        let largest = sizes.first().copied().unwrap_or(self.page);
         let mut core = lock(&*self.core);
         let supply = core.stock.supply(sizes, self.page, largest, want.lane, &self.order);
         if supply.create.is_empty() || core.stock.bytes() == 0 {
@@ -343,16 +342,13 @@ impl Pool {
         sources: &[Source],
         plan: &Plan,
         supply: &Supply,
-        planned: u64,
     ) -> Result<Option<(u64, Vec<Extent>)>> {
-        let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
-        let created: u64 = supply.create.iter().sum();
-        let len = plan.bytes(sources) - planned + stocked + created;
+        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
+        let len = moved.clone().map(|e| e.size).sum::<u64>() + supply.create.iter().sum::<u64>();
         let place = anchor.map(|a| (a.start(len), a.kept));
         let Some(va) = self.take_addresses(place, len, want.align)? else {
             return Ok(None);
         };
-        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 

@@ -113,7 +113,7 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
         return None;
     }
     st.regions.tidy();
-    st.cut_for(size, GRANULE, |_| true)
+    st.cut_for(size, GRANULE)
 }
 
 /// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to

@@ -251,7 +251,7 @@ impl HeapState {
             return Some(r);
         }
         self.regions.tidy();
-        self.cut_for(size, align, |_| true)
+        self.cut_for(size, align)
     }
 
     /// The region last freed by a request of just this size, live.
@@ -265,7 +265,13 @@ impl HeapState {
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked
     /// live.
     #[inline]
-    pub(crate) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
+    pub(crate) fn cut_for(&mut self, size: u64, align: u64) -> Option<u32> {
+        self.cut_where(size, align, |_| true)
+    }
+
+    /// Like [`Self::cut_for`], out of a region that `accept`s.
+    #[inline]
+    pub(crate) fn cut_where(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
         Some(self.cut_at(r, size, align))

@@ -62,14 +62,14 @@ impl Pool {
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
             if let Outcome::Done(cut) = self.stitch_at(heap, st, want, anchor)? {
-                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align, |_| true)) {
+                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align)) {
                     return Ok(Some(r));
                 }
             }
         }
         match self.stitch_at(heap, st, want, None)? {
             Outcome::Done(Some(cut)) => Ok(Some(cut)),
-            _ => Ok(st.cut_for(want.size, want.align, |_| true)),
+            _ => Ok(st.cut_for(want.size, want.align)),
         }
     }
 

@@ -164,7 +164,7 @@ impl Pool {
             return Ok(None);
         }
         let adopted = self.adopt(heap, st, want, Adoption::Known, |_| true)?;
-        let region = if adopted { st.cut_for(want.size, want.align, |_| true) } else { None };
+        let region = if adopted { st.cut_for(want.size, want.align) } else { None };
         let taken = match region {
             Some(r) => Some(Obtained::Region(r)),
             None => block.and_then(|b| self.borrow(heap, st, want, b, req)).map(Obtained::Block),
@@ -187,7 +187,7 @@ impl Pool {
         }
         self.others_with(me, want.size).take(want.reach).find_map(|other| {
             let mut st = other.try_lock().filter(|st| st.private.is_none())?;
-            let known = st.cut_for(want.size, want.align, |r| self.usable(r.order, me, want.lane));
+            let known = st.cut_where(want.size, want.align, |r| self.usable(r.order, me, want.lane));
             let r = known.or_else(|| match me.of_captures {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
@@ -298,7 +298,7 @@ impl Pool {
                 break;
             }
         }
-        let found = match st.cut_for(want.size, want.align, |_| true) {
+        let found = match st.cut_for(want.size, want.align) {
             Some(r) => Some(Obtained::Region(r)),
             None => {
                 st.vain.borrowing = Backoff::default();

@@ -173,8 +173,7 @@ impl Regions {
 
     /// Every ready region of at least `size` bytes, smallest bins first.
     pub(crate) fn ready_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
-        let bins =
-            std::iter::successors(self.bins.next_used(Bins::index(size.max(GRANULE))), |&b| self.bins.next_used(b + 1));
+        let bins = self.bins.used_from(Bins::index(size.max(GRANULE)));
         bins.flat_map(|b| self.bin(b)).filter(move |&r| self.get(r).size >= size)
     }
 
@@ -234,14 +233,7 @@ impl Regions {
         // Regions of the request's own bin may all be too small or misaligned; larger ones always
         // fit.
         let sure = size.checked_add(align - GRANULE)?;
-        let mut bin = self.bins.next_used(Bins::index(sure) + 1);
-        while let Some(b) = bin {
-            if let Some(r) = self.bin(b).find(|&r| fits(self.get(r))) {
-                return Some(r);
-            }
-            bin = self.bins.next_used(b + 1);
-        }
-        None
+        self.bins.used_from(Bins::index(sure) + 1).flat_map(|b| self.bin(b)).find(|&r| fits(self.get(r)))
     }
 
     /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the
@@ -400,9 +392,7 @@ impl Regions {
         }
         ensure!(quick == self.quick.len(), "{quick} quick regions, {} in the quick list", self.quick.len());
         ensure!(ready == self.ready_bytes, "ready_bytes is {}, the regions add up to {ready}", self.ready_bytes);
-        let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
-            .map(|b| self.bin(b).count())
-            .sum();
+        let binned = self.bins.used_from(0).flat_map(|b| self.bin(b)).count();
         let ready_count = self.all.iter().filter(|r| r.state == State::Ready).count();
         ensure!(binned == ready_count, "{binned} regions in bins, {ready_count} ready");
         ensure!(seen + self.vacant.len() == self.all.len(), "{seen} regions linked of {}", self.all.len());

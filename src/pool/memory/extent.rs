@@ -125,8 +125,7 @@ pub(crate) fn ladder(bytes: u64, page: u64, max: u64) -> Vec<u64> {
         left -= largest;
     }
     while left > 0 {
-        let pages = left / page;
-        let size = page << (63 - pages.leading_zeros());
+        let size = page << (left / page).ilog2();
         sizes.push(size);
         left -= size;
     }

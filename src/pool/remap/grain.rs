@@ -44,13 +44,14 @@ impl Pool {
         let mapped = self.counters.mapped.load(Relaxed);
         // The first request of all is nearly all there is, and nothing has shown how it will be cut
         // up.
-        let cap = match mapped == 0 && !st.learnt.ahead {
-            true => self.options.first_extent,
-            false if st.learnt.buys => self.grain(st, 0).max(size / self.options.extents_per_request.max(1)),
-            false => self.grain(st, st.learnt.halved).max(size / self.options.extents_per_request.max(1)),
+        let cap = if mapped == 0 && !st.learnt.ahead {
+            self.options.first_extent
+        } else {
+            let halved = if st.learnt.buys { 0 } else { st.learnt.halved };
+            self.grain(st, halved).max(size / self.options.extents_per_request.max(1))
         };
         let cap = cap.min(size).max(self.page);
-        1 << (63 - cap.leading_zeros())
+        1 << cap.ilog2()
     }
 
     /// Whether little would be left for anybody once `growth` bytes more are mapped: then memory

@@ -1,7 +1,7 @@
 //! Making a pool, and mapping memory ahead for it.
 
 use crate::base::sync::{lock, Apart, AtomicU64, OnceBox, OnceLock};
-use crate::base::{size, DeviceId, Error, Result, Status};
+use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, Watch};
 use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
@@ -80,10 +80,10 @@ impl Pool {
     /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream,
     /// for any to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
-        let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
+        let heap = self.heap_for(StreamHandle::LEGACY)?;
         let mut st = heap.lock();
         let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        let want = Want::new(size, GRANULE, (crate::base::StreamHandle::LEGACY, heap.lane));
+        let want = Want::new(size, GRANULE, (StreamHandle::LEGACY, heap.lane));
         st.learnt.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {
             Some(r) => {

@@ -142,10 +142,7 @@ impl Pool {
                     core.holes.add_root(base, want);
                     return Ok(());
                 }
-                Err(e) if want / 2 >= least => {
-                    want = (want / 2).next_multiple_of(self.page);
-                    let _ = e;
-                }
+                Err(_) if want / 2 >= least => want = (want / 2).next_multiple_of(self.page),
                 Err(e) => return Err(e.context(format!("reserving {} of addresses", size::human(want)))),
             }
         }
@@ -176,7 +173,10 @@ impl Pool {
             .heaps
             .get(number as usize)?
             .get_or_init(|| Box::new(Heap::new(number, lane, self.order.identity(lane), of_captures, self.page)));
-        self.count_in(heap);
+        // A new heap counts if its pool does.
+        if let Some(counter) = self.counter.get() {
+            heap.lock_quick().counter = Some(counter.clone());
+        }
         self.heap_count.store(number + 1, Release);
         Some(heap)
     }
@@ -259,15 +259,6 @@ impl Pool {
     /// Bytes that may still be mapped under the limit.
     pub(crate) fn headroom(&self) -> u64 {
         self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
-    }
-}
-
-impl Pool {
-    /// A new heap counts if its pool does. Under the lock of `streams`.
-    pub(crate) fn count_in(&self, heap: &Heap) {
-        if let Some(counter) = self.counter.get() {
-            heap.lock_quick().counter = Some(counter.clone());
-        }
     }
 }
 

@@ -7,11 +7,13 @@
 //! joining regions never touches the edges, so what finds a span by its address changes only when
 //! memory is mapped or leaves.
 
-use crate::base::StreamHandle;
+use crate::base::size::round_up;
+use crate::base::{Result, StreamHandle};
 use crate::pool::heap::bins::Bins;
 use crate::pool::heap::quick_list::QuickList;
+use crate::pool::memory::SLOT;
 use crate::pool::order::Tag;
-use crate::pool::types::NONE;
+use crate::pool::types::{too_large, NONE};
 use rustc_hash::FxHashMap;
 
 /// Smallest unit of a large block and of every free region, bytes.
@@ -20,6 +22,12 @@ pub(crate) const GRANULE: u64 = 512;
 /// A remainder smaller than this stays with the block in front of it: no request could use it
 /// alone.
 pub(crate) const MIN_SPLIT: u64 = 4096;
+
+/// Bytes of the block for a request: one slot at least, so that no two blocks start in the same slot
+/// of the index.
+pub(crate) fn block_size(requested: u64) -> Result<u64> {
+    round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))
+}
 
 /// How many regions of one bin a search looks at.
 const LOOK: usize = 12;
@@ -358,7 +366,7 @@ impl Regions {
     }
 
     /// Checks the invariants written above; `Err` says which one fails where.
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> std::result::Result<(), String> {
         let (mut ready, mut quick) = (0, 0);
         let mut seen = self.validate_spans()?;
         for first in self.spans() {
@@ -597,7 +605,7 @@ impl Regions {
 
     /// Checks that every span has two edges, where they should be; returns how many edges there
     /// are.
-    pub(crate) fn validate_spans(&self) -> Result<usize, String> {
+    pub(crate) fn validate_spans(&self) -> std::result::Result<usize, String> {
         let (mut starts, mut ends) = (0, 0);
         for (&addr, &edge) in &self.edges {
             let e = self.get(edge);

@@ -37,7 +37,7 @@ impl Pool {
             posix_fd: has(AllocFlags::EXPORTABLE),
             rdma: has(AllocFlags::SINGLE_HANDLE) && self.props.rdma,
         };
-        let mapped = round_up(req.size.max(1), self.page).ok_or_else(|| too_large(req.size))?;
+        let mapped = self.whole_pages(req.size.max(1))?;
         let guard = if has(AllocFlags::GUARD) { self.page } else { 0 };
         // A guarded block ends where its mapping ends, as nearly as the promised alignment allows;
         // one to export starts where it starts, since that is what an importer gets.
@@ -248,7 +248,7 @@ impl Pool {
         if size == 0 || size > self.props.total_bytes {
             return Err(Error::invalid(format!("cannot import {size} bytes; pass the size that was allocated")));
         }
-        let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
+        let mapped = self.whole_pages(size)?;
         let _changing = self.change();
         // The memory is another allocation's and counts against its owner's limit, but it is mapped
         // here too.

@@ -7,7 +7,7 @@ use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::{Core, Counters, OtherDevices, Pool, Privates};
-use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want, NONE};
+use crate::pool::types::{PoolOptions, Rank, Ranked, Want, NONE};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -82,7 +82,7 @@ impl Pool {
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(StreamHandle::LEGACY)?;
         let mut st = heap.lock();
-        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let size = self.whole_pages(bytes)?;
         let want = Want::new(size, GRANULE, (StreamHandle::LEGACY, heap.lane));
         st.learnt.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {

@@ -130,7 +130,7 @@ impl Pool {
         if !self.index.can_add_root() {
             return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
         }
-        let least = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let least = self.whole_pages(bytes)?;
         let mut want = self.options.va_size.max(least).next_multiple_of(self.page);
         loop {
             match self.driver.va_reserve(self.dev, want, self.page) {
@@ -146,6 +146,11 @@ impl Pool {
                 Err(e) => return Err(e.context(format!("reserving {} of addresses", size::human(want)))),
             }
         }
+    }
+
+    /// So many bytes in whole pages.
+    pub(crate) fn whole_pages(&self, bytes: u64) -> Result<u64> {
+        size::round_up(bytes, self.page).ok_or_else(|| too_large(bytes))
     }
 
     /// Says what the slow path decided, if that is wanted.

@@ -42,7 +42,7 @@ impl Context {
     /// Whether a request asks for evictable memory.
     #[inline]
     pub(super) fn is_evictable(req: &Request) -> bool {
-        req.flags.0 & AllocFlags::EVICTABLE.0 != 0
+        req.flags.has(AllocFlags::EVICTABLE)
     }
 
     /// Keeps an evictable allocation where the device can use it, bringing it back if need be,

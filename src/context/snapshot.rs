@@ -66,7 +66,7 @@ impl Shortage {
         for view in views {
             if view.number.is_none() {
                 let there: HashMap<u64, u64> = view.extents.iter().copied().collect();
-                let evictable = view.alive.iter().filter(|a| a.info.flags.0 & AllocFlags::EVICTABLE.0 != 0);
+                let evictable = view.alive.iter().filter(|a| a.info.flags.has(AllocFlags::EVICTABLE));
                 s.evictable += evictable.filter_map(|a| there.get(&a.info.base)).sum::<u64>();
                 continue;
             }

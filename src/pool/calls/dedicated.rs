@@ -23,7 +23,7 @@ impl Pool {
         if unknown != 0 {
             return Err(Error::invalid(format!("allocation flags {unknown:#x} are not known to this version")));
         }
-        let has = |f: AllocFlags| req.flags.0 & f.0 != 0;
+        let has = |f: AllocFlags| req.flags.has(f);
         if has(AllocFlags::EVICTABLE) != guest.is_some() {
             return Err(Error::invalid("evictable memory needs an evictor; allocate it with gpumem_malloc_with"));
         }
@@ -128,8 +128,7 @@ impl Pool {
             lane: heap.lane,
             stream_id: self.order.identity(heap.lane),
             users: Vec::new(),
-            exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
-            separate: req.flags.0 & AllocFlags::SEPARATE.0 != 0,
+            separate: req.flags.has(AllocFlags::SEPARATE),
             align,
             scope: None,
             counts: owns,
@@ -195,8 +194,7 @@ impl Pool {
         let tags = d.users.iter().map(|&l| self.order.tag(l)).chain(d.uses.iter().copied()).chain([tag]).collect();
         self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
         if d.handle.is_some() {
-            self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
-            self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+            self.sub_dedicated_live(d.mapped, d.info.requested);
         }
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let Dedicated { va, reserved, handle, .. } = d;
@@ -225,7 +223,7 @@ impl Pool {
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // In a statement of its own: `info` takes the core's lock too.
-        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
+        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
         let handle = match found {
             Some((true, Some(handle))) => handle,
             Some(_) => {

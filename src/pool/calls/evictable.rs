@@ -62,8 +62,7 @@ fn capturing() -> Error {
 impl Pool {
     /// Allocates memory that can be given up for a while. The guest hears when the allocation ends.
     pub fn malloc_evictable(&self, req: &AllocRequest, guest: Arc<dyn Guest>) -> Result<AllocInfo> {
-        let fixed = AllocFlags::SINGLE_HANDLE.0 | AllocFlags::EXPORTABLE.0;
-        if req.flags.0 & fixed != 0 {
+        if req.flags.has(AllocFlags::SINGLE_HANDLE) || req.flags.has(AllocFlags::EXPORTABLE) {
             return Err(Error::invalid(
                 "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
             ));
@@ -85,8 +84,7 @@ impl Pool {
     /// Bytes of physical memory that can still be created: within the limit, and what the device
     /// has.
     pub fn unmapped(&self) -> Result<u64> {
-        let within = self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed));
-        Ok(self.driver.mem_info(self.dev)?.free.min(within))
+        Ok(self.driver.mem_info(self.dev)?.free.min(self.headroom()))
     }
 
     /// Begins to move an evictable allocation. `None` when it has ended. The caller has made sure
@@ -279,8 +277,7 @@ impl Pool {
             let mut core = lock(&*self.core);
             let handle = match evictable(&mut core, m.base, m.id) {
                 Some(d) => {
-                    self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
-                    self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+                    self.sub_dedicated_live(d.mapped, d.info.requested);
                     d.handle.take()
                 }
                 None => core.graves.get_mut(&m.va).and_then(|grave| {

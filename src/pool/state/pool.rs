@@ -245,6 +245,12 @@ impl Pool {
         self.counters.dedicated_requested.fetch_add(requested, Relaxed);
     }
 
+    /// Dedicated memory is in use no more.
+    pub(crate) fn sub_dedicated_live(&self, bytes: u64, requested: u64) {
+        self.counters.dedicated_live.fetch_sub(bytes, Relaxed);
+        self.counters.dedicated_requested.fetch_sub(requested, Relaxed);
+    }
+
     /// What is claimed and will not be created does not count.
     pub(crate) fn note_peak(&self) {
         let mapped = self.counters.mapped.load(Relaxed).min(self.props.total_bytes);

@@ -178,7 +178,7 @@ impl Pool {
     /// still in it, and the addresses are held.
     pub(crate) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
         let held = of.is_some();
-        let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
+        let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_deref().is_some_and(|s| std::ptr::eq(s, of)));
         let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
         // All of it under one hold of the lock: who is moving it finds it alive or in its grave.
         let mut core = lock(&*self.core);

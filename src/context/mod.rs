@@ -247,6 +247,14 @@ impl Context {
         }
     }
 
+    /// An error where there are no pools; its text is what `needs` one, and goes on with "the pool".
+    fn want_pool(&self, needs: &str) -> Result<()> {
+        match self.config.pool {
+            true => Ok(()),
+            false => Err(Error::new(Status::Unsupported, format!("{needs} the pool; GPUMEM_POOL is off"))),
+        }
+    }
+
     /// The pool whose addresses contain `ptr`.
     #[inline]
     fn owner(&self, ptr: u64, verb: &str) -> Result<&Pool> {
@@ -393,10 +401,7 @@ impl Context {
         if !self.config.pool {
             self.no_reservation(req)?;
             if req.flags != AllocFlags::default() {
-                return Err(Error::new(
-                    Status::Unsupported,
-                    "memory with a single handle, exportable or guarded memory needs the pool; GPUMEM_POOL is off",
-                ));
+                self.want_pool("memory with a single handle, exportable or guarded memory needs")?;
             }
             self.driver.adopt_thread(device);
             return self.native.malloc(&*self.driver, device, (req.size, req.align), stream, req.tag);
@@ -612,12 +617,7 @@ impl Context {
     }
 
     fn has_exports(&self) -> Result<()> {
-        match self.config.pool {
-            true => Ok(()),
-            false => {
-                Err(Error::new(Status::Unsupported, "memory is exported and imported by the pool; GPUMEM_POOL is off"))
-            }
-        }
+        self.want_pool("memory is exported and imported by")
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{Context, Request};
+use super::{settings, Context, Request};
 use crate::base::size::human;
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::observe::page::{self, Page};
@@ -138,9 +138,6 @@ impl Context {
     }
 
     fn picture(&self, reason: &str, failure: Option<&Failure<'_>>) -> Value {
-        let settings: serde_json::Map<String, Value> =
-            super::settings::SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(&self.config).into())).collect();
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         let failed_on = failure.and_then(|f| self.device_of(f.request.device, f.request.stream.canonical()).ok());
         let mut devices = Vec::new();
@@ -177,10 +174,10 @@ impl Context {
             "gpumem": env!("CARGO_PKG_VERSION"),
             "reason": reason,
             "pid": std::process::id(),
-            "unix_ms": u64::try_from(unix.as_millis()).unwrap_or(0),
+            "unix_ms": unix_ms(),
             "command": command,
             "backend": self.driver().backend(),
-            "settings": settings,
+            "settings": settings::in_force(&self.config),
             "failure": failure,
             "report": report,
             "devices": devices,
@@ -346,11 +343,10 @@ impl Context {
                 json!({"device": pool.device().0, "stats": counters(&pool.stats()), "heaps": heaps})
             };
             let calls: BTreeMap<&str, u64> = driver.counts().into_iter().filter(|(_, n)| *n > 0).collect();
-            let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             json!({
                 "pid": std::process::id(),
                 "backend": backend,
-                "unix_ms": u64::try_from(unix.as_millis()).unwrap_or(0),
+                "unix_ms": unix_ms(),
                 "devices": made.map(device).collect::<Vec<_>>(),
                 "driver_calls": calls,
             })
@@ -363,6 +359,12 @@ impl Context {
             Err(e) => self.complain(format_args!("no page of counters: {e}")),
         }
     }
+}
+
+/// Milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
 /// `snap.exit.json` for `snap.json`.

@@ -5,7 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::{Context, Request};
+use super::{settings, Context, Request};
 use crate::arena::Arena;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::process;
@@ -88,8 +88,7 @@ impl Context {
     }
 
     fn record_options(&self, file: Option<&Path>) -> Options {
-        let settings: serde_json::Map<String, serde_json::Value> =
-            super::settings::SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(&self.config).into())).collect();
+        let settings = settings::in_force(&self.config);
         Options {
             file: file.map(Path::to_path_buf),
             stack_depth: self.config.record_stacks as usize,

@@ -534,22 +534,26 @@ impl Context {
     /// Gives free physical memory of every started pool back to the driver until no more than
     /// `keep` bytes stay mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
-        let event = |(): &()| Event { bytes: keep, ..Event::new(Kind::Trim, 0) };
-        self.timed(event, || {
-            self.empty_quarantine();
-            self.collect_graphs();
-            self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
-        })
+        self.trim_all(self.pools(), Event { bytes: keep, ..Event::new(Kind::Trim, 0) })
     }
 
     /// Like [`Self::trim`], for one device.
     pub fn trim_device(&self, dev: DeviceId, keep: u64) -> Result<()> {
-        let event = |(): &()| Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
-        self.timed(event, || {
-            self.empty_quarantine();
-            self.collect_graphs();
-            self.made_pool(dev).map_or(Ok(()), |p| p.trim(keep).map(|_| ()))
-        })
+        let event = Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
+        self.trim_all(self.made_pool(dev).into_iter(), event)
+    }
+
+    /// Trims some pools, down to the bytes that the event has.
+    fn trim_all<'a>(&self, mut pools: impl Iterator<Item = &'a Pool>, event: Event) -> Result<()> {
+        let keep = event.bytes;
+        self.timed(
+            |()| event,
+            || {
+                self.empty_quarantine();
+                self.collect_graphs();
+                pools.try_for_each(|p| p.trim(keep).map(drop))
+            },
+        )
     }
 
     /// Counters of one device's pool.

@@ -11,6 +11,10 @@ use crate::base::{size::human, Error, Result, Status};
 use crate::pool::Receipt;
 use std::sync::Arc;
 
+/// What memory that belongs to no stream is drawn with, pinned or on a disk. No stream's handle or
+/// identity.
+pub(in crate::tier) const NO_STREAM: u64 = u64::MAX;
+
 /// Whose bytes an allocation uses.
 #[derive(Clone, Debug)]
 pub(super) enum From {

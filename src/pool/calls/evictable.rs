@@ -237,21 +237,17 @@ impl Pool {
         };
         let accessible = self.driver.set_access(m.va, m.mapped, &self.access);
         let there = self.keep_mapped(m, handle);
-        if accessible.is_ok() && there {
-            return Ok(true);
-        }
-        // Whatever cannot be unmapped stays mapped: its owner's, or its grave's.
-        let unmapped = self.unmap_moving(m);
         if !there {
+            // What cannot be unmapped stays mapped, its grave's.
+            let _ = self.unmap_moving(m);
             self.settle_move(m);
             return Ok(false);
         }
-        match (accessible, unmapped) {
-            (Err(e), Err(u)) => {
-                Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)))
-            }
-            (Err(e), _) => Err(e),
-            (Ok(()), _) => Err(Error::internal("mapped, and not kept")),
+        let Err(e) = accessible else { return Ok(true) };
+        // What cannot be unmapped stays mapped, its owner's.
+        match self.unmap_moving(m) {
+            Ok(()) => Err(e),
+            Err(u) => Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message))),
         }
     }
 

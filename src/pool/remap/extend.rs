@@ -242,8 +242,10 @@ impl Pool {
     ) -> Result<Outcome> {
         // Other streams' memory that the device has not passed: this stream waits for it, on the
         // device. A wait too many, should what follows fail, does no harm.
+        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
         let mut waited = false;
-        for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
+        for s in moves.iter().filter(|s| s.heap != heap.number) {
             if !self.usable(s.tag, heap, want.lane) {
                 waited = true;
                 if !self.order.wait(&*self.driver, s.tag, want.stream)? {
@@ -253,15 +255,15 @@ impl Pool {
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot tell.
         let may_share = self.heap_count.load(Relaxed) > 1 && st.private.is_none() && !heap.of_captures;
-        let tells = may_share && (!plan.moves.is_empty() || self.is_shared(heap));
+        let tells = may_share && (!moves.is_empty() || self.is_shared(heap));
         let marked = tells.then(|| self.mark_here(want));
         let supply = self.supply(want, &plan.creates)?;
         let created = supply.create.iter().sum::<u64>();
         let range = match created {
-            0 => nvtx::range(c"stitch", plan.bytes(sources)),
+            0 => nvtx::range(c"stitch", remapped + plan.creates.iter().sum::<u64>()),
             new => nvtx::range(c"growth", new),
         };
-        let run = self.map_supply(anchor, want, sources, plan, &supply);
+        let run = self.map_supply(anchor, want, &moves, &supply);
         drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -280,7 +282,7 @@ impl Pool {
         }
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         self.say(|| {
-            let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
+            let (moved, stocked, created) = (moves.len(), supply.stocked.len(), supply.create.len());
             let place = match anchor {
                 Some(a) if a.in_front => "in front of a free region",
                 Some(_) => "behind a free region",
@@ -293,10 +295,8 @@ impl Pool {
                 human(want.size),
             )
         });
-        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let own = moves.iter().filter(|s| s.heap == heap.number).count();
         st.count_moves(moves.len() as u64, own as u64);
-        let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
         if let Some(marked) = marked {
@@ -333,17 +333,16 @@ impl Pool {
         Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, want.lane, &self.order))
     }
 
-    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the
+    /// Takes addresses and maps everything a stitch needs there. Returns the addresses and the
     /// extents in their order, or `None` when there is no room next to the anchor.
     fn map_supply(
         &self,
         anchor: Option<Anchor>,
         want: Want,
-        sources: &[Source],
-        plan: &Plan,
+        moves: &[&Source],
         supply: &Supply,
     ) -> Result<Option<(u64, Vec<Extent>)>> {
-        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
+        let moved = moves.iter().map(|s| s.extent).chain(supply.stocked.iter().map(|x| x.0));
         let len = moved.clone().map(|e| e.size).sum::<u64>() + supply.create.iter().sum::<u64>();
         let place = anchor.map(|a| (a.start(len), a.kept));
         let Some(va) = self.take_addresses(place, len, want.align)? else {
@@ -381,16 +380,12 @@ impl Pool {
                 Err(e) => return Err(e),
             }
         }
-        let next = st.regions.get(r).next;
-        if st.regions.get(next).state != State::Ready {
+        let (next, extra) = (st.regions.get(r).next, size - have);
+        let behind = st.regions.get(next);
+        if behind.state != State::Ready || behind.size < extra {
             return Ok(false);
         }
-        let extra = size - have;
-        let (addr, whole) = (st.regions.get(next).addr, st.regions.get(next).size);
-        if extra > whole {
-            return Ok(false);
-        }
-        st.regions.cut(next, addr, extra);
+        st.regions.cut(next, behind.addr, extra);
         st.regions.absorb_next(r);
         Ok(true)
     }

@@ -81,12 +81,6 @@ impl Pool {
         self.limit.load(Relaxed).min(self.props.total_bytes)
     }
 
-    /// Bytes of physical memory that can still be created: within the limit, and what the device
-    /// has.
-    pub fn unmapped(&self) -> Result<u64> {
-        Ok(self.driver.mem_info(self.dev)?.free.min(self.headroom()))
-    }
-
     /// Begins to move an evictable allocation. `None` when it has ended. The caller has made sure
     /// that no other thread moves it.
     pub fn begin_move(&self, base: u64, id: u64) -> Result<Option<Moving>> {

@@ -72,6 +72,16 @@ impl Heap {
         Some(st)
     }
 
+    /// Like [`Self::try_lock`], if others may have what is free here: not where it is kept for graphs.
+    pub(crate) fn try_lock_open(&self) -> Option<Locked<'_, HeapState>> {
+        self.try_lock().filter(|st| st.private.is_none())
+    }
+
+    /// Whether it serves a stream as it comes: neither captures nor a capture arena.
+    pub(crate) fn is_ordinary(&self, st: &HeapState) -> bool {
+        st.private.is_none() && !self.of_captures
+    }
+
     /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
     #[inline]
     pub(crate) fn lock_quick(&self) -> Locked<'_, HeapState> {

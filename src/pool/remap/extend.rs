@@ -12,7 +12,7 @@ use crate::pool::heap::{Heap, HeapState, State, SMALL_HEAP};
 use crate::pool::memory::{Extent, RunId, Supply};
 use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
-use crate::pool::remap::sources::{take_out_all, Others, Source};
+use crate::pool::remap::sources::{bytes_of, take_out_all, Others, Source};
 use crate::pool::remap::stitch::{plan, Plan, Room};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{too_large, Want, NONE};
@@ -84,7 +84,7 @@ impl Pool {
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
-        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
+        let movable = bytes_of(&sources) + lock(&*self.core).stock.bytes();
         if need > movable {
             self.refine(st, want, need - movable);
         }
@@ -175,7 +175,7 @@ impl Pool {
     ) -> Result<(Vec<Source>, Others<'a>)> {
         let mut sources = self.sources(st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
-        let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
+        let mut have = bytes_of(&sources);
         for other in self.others_with(me, self.page).take(want.reach) {
             if have >= need {
                 break;
@@ -186,7 +186,7 @@ impl Pool {
             let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
             let found = self.sources(&st, None, usable);
             if !found.is_empty() {
-                have += found.iter().map(|s| s.extent.size).sum::<u64>();
+                have += bytes_of(&found);
                 sources.extend(found);
                 others.insert(other.number, (other, st));
             }
@@ -243,7 +243,7 @@ impl Pool {
         // Other streams' memory that the device has not passed: this stream waits for it, on the
         // device. A wait too many, should what follows fail, does no harm.
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
-        let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
+        let remapped = bytes_of(moves.iter().copied());
         let mut waited = false;
         for s in moves.iter().filter(|s| s.heap != heap.number) {
             if !self.usable(s.tag, heap, want.lane) {
@@ -254,7 +254,7 @@ impl Pool {
             }
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot tell.
-        let may_share = self.heap_count.load(Relaxed) > 1 && st.private.is_none() && !heap.of_captures;
+        let may_share = self.heap_count.load(Relaxed) > 1 && heap.is_ordinary(st);
         let tells = may_share && (!moves.is_empty() || self.is_shared(heap));
         let marked = tells.then(|| self.mark_here(want));
         let supply = self.supply(want, &plan.creates)?;
@@ -488,7 +488,7 @@ fn pieces(mut sources: Vec<&Source>) -> Vec<Neighbours> {
     sources.sort_unstable_by_key(|s| s.addr);
     let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
     for s in sources {
-        let end = s.addr + s.extent.size;
+        let end = s.end();
         match pieces.last_mut() {
             Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
             _ => pieces.push(Neighbours { heap: s.heap, region: s.region, addr: s.addr, end }),

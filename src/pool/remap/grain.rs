@@ -41,7 +41,7 @@ impl Pool {
 
     /// The largest extent to create for a request of `size` bytes: a power of two.
     pub(crate) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
-        let mapped = self.counters.mapped.load(Relaxed);
+        let mapped = self.mapped_now();
         // The first request of all is nearly all there is, and nothing has shown how it will be cut
         // up.
         let cap = if mapped == 0 && !st.learnt.ahead {

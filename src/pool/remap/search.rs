@@ -113,7 +113,7 @@ impl Pool {
                     return Ok(found.answer(st));
                 }
             }
-            if st.private.is_none() && !heap.of_captures && self.take_back_own(heap, &mut st) {
+            if heap.is_ordinary(&st) && self.take_back_own(heap, &mut st) {
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
                 }
@@ -121,7 +121,7 @@ impl Pool {
             if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
                 return Ok(Answer::Region(st, r));
             }
-            let borrows = block.is_some() && st.private.is_none() && !heap.of_captures;
+            let borrows = block.is_some() && heap.is_ordinary(&st);
             heap.publish(&st);
             drop(st);
             match attempt {

@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering::*;
 impl Pool {
     /// Whether the shared heap meets a request that `heap` has no room for.
     pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
-        want.size >= self.page && st.private.is_none() && !heap.of_captures && self.has_paid_rent()
+        want.size >= self.page && heap.is_ordinary(st) && self.has_paid_rent()
     }
 
     /// Locks the shared heap, up to date. The caller holds no heap's lock.

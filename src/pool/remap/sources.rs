@@ -27,7 +27,7 @@ impl Pool {
         for s in extents {
             let r = to.regions.add(s.addr, s.extent.size);
             let there = (s.addr, Mapped { extent: s.extent, place: s.place });
-            to.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
+            to.extents.insert_all(s.addr, s.end(), [there]);
             to.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
         }
     }
@@ -47,6 +47,11 @@ pub(crate) fn sources_in(st: &HeapState, region: u32) -> impl Iterator<Item = So
     })
 }
 
+/// What they add up to.
+pub(crate) fn bytes_of<'a>(sources: impl IntoIterator<Item = &'a Source>) -> u64 {
+    sources.into_iter().map(|s| s.extent.size).sum()
+}
+
 /// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all.
 /// The table of aliases has to be told.
 #[inline]
@@ -57,7 +62,7 @@ pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u6
 
 /// Takes a wholly free extent out of its heap: region, extent and all.
 pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
-    take_out_all(st, s.region, s.addr, s.addr + s.extent.size);
+    take_out_all(st, s.region, s.addr, s.end());
     st.note_taken();
 }
 
@@ -75,4 +80,10 @@ pub(crate) struct Source {
     pub(crate) place: AliasId,
     /// When the region was last used.
     pub(crate) tag: Tag,
+}
+
+impl Source {
+    pub(crate) fn end(&self) -> u64 {
+        self.addr + self.extent.size
+    }
 }

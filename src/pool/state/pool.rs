@@ -233,6 +233,11 @@ impl Pool {
         addr
     }
 
+    /// Bytes of physical memory that the pool has, or has claimed and is about to create.
+    pub(crate) fn mapped_now(&self) -> u64 {
+        self.counters.mapped.load(Relaxed)
+    }
+
     /// Live bytes of all heaps, rounding included.
     pub(crate) fn live_now(&self) -> u64 {
         self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed)
@@ -253,7 +258,7 @@ impl Pool {
 
     /// What is claimed and will not be created does not count.
     pub(crate) fn note_peak(&self) {
-        let mapped = self.counters.mapped.load(Relaxed).min(self.props.total_bytes);
+        let mapped = self.mapped_now().min(self.props.total_bytes);
         self.counters.peak_mapped.fetch_max(mapped, Relaxed);
     }
 
@@ -267,9 +272,15 @@ impl Pool {
         self.counters.mapped.fetch_sub(bytes, Relaxed);
     }
 
+    /// Bytes of physical memory that can still be created: within the limit, and what the device
+    /// has.
+    pub fn unmapped(&self) -> Result<u64> {
+        Ok(self.driver.mem_info(self.dev)?.free.min(self.headroom()))
+    }
+
     /// Bytes that may still be mapped under the limit.
     pub(crate) fn headroom(&self) -> u64 {
-        self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
+        self.limit.load(Relaxed).saturating_sub(self.mapped_now())
     }
 }
 

@@ -272,21 +272,13 @@ impl Context {
         ));
         if shortage.stranded > 0 {
             let alive: HashMap<u64, &Alive> = here.iter().map(|a| (a.info.base, *a)).collect();
-            let holders: Vec<String> = shortage
-                .by
-                .iter()
-                .take(NAMED)
-                .map(|(address, bytes)| match alive.get(address) {
-                    Some(a) => format!(
-                        "{address:#x} (id {}, {}) strands {}",
-                        a.info.id,
-                        human(a.info.requested),
-                        human(*bytes)
-                    ),
-                    None => format!("small objects at {address:#x} strand {}", human(*bytes)),
-                })
-                .collect();
-            let named = if holders.is_empty() { String::new() } else { format!(": {}", holders.join("; ")) };
+            let holders = first_few(shortage.by.iter().map(|(address, bytes)| match alive.get(address) {
+                Some(a) => {
+                    format!("{address:#x} (id {}, {}) strands {}", a.info.id, human(a.info.requested), human(*bytes))
+                }
+                None => format!("small objects at {address:#x} strand {}", human(*bytes)),
+            }));
+            let named = if holders.is_empty() { String::new() } else { format!(": {holders}") };
             say.push(format!(
                 "{} of the free bytes are stranded: they share physical pieces with live allocations{named}.",
                 human(shortage.stranded)
@@ -309,10 +301,7 @@ impl Context {
             format!("{tag}: {} in {n} allocations", human(*bytes))
         };
         if !tags.is_empty() {
-            say.push(format!(
-                "What is live, by tag: {}.",
-                tags.iter().take(NAMED).map(text).collect::<Vec<_>>().join("; ")
-            ));
+            say.push(format!("What is live, by tag: {}.", first_few(tags.iter().map(text))));
         }
         if !away.is_empty() {
             let bytes = away.iter().map(|a| a.info.requested).sum();
@@ -322,8 +311,7 @@ impl Context {
         largest.sort_by_key(|a| (std::cmp::Reverse(a.info.requested), a.info.id));
         if !largest.is_empty() {
             let text = |a: &&Alive| format!("{} at {:#x} (id {})", human(a.info.requested), a.info.base, a.info.id);
-            let all: Vec<String> = largest.iter().take(NAMED).map(text).collect();
-            say.push(format!("The largest live allocations: {}.", all.join("; ")));
+            say.push(format!("The largest live allocations: {}.", first_few(largest.iter().map(text))));
         }
         say
     }
@@ -359,6 +347,11 @@ impl Context {
             Err(e) => self.complain(format_args!("no page of counters: {e}")),
         }
     }
+}
+
+/// As many as a report names.
+fn first_few(texts: impl Iterator<Item = String>) -> String {
+    texts.take(NAMED).collect::<Vec<_>>().join("; ")
 }
 
 /// Milliseconds since 1970.

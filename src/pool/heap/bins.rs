@@ -29,11 +29,13 @@ pub(crate) struct Bins {
     heads: Box<[u32]>,
 }
 
-impl Bins {
-    pub(crate) fn new() -> Bins {
+impl Default for Bins {
+    fn default() -> Bins {
         Bins { levels: 0, steps: [0; LEVELS], heads: vec![NONE; LEVELS * STEPS].into_boxed_slice() }
     }
+}
 
+impl Bins {
     /// The number of the bin that holds regions of this size, a non-zero multiple of 512 bytes. The
     /// first 32 sizes have a bin each.
     #[inline]
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn bitmaps_follow_heads() {
-        let mut b = Bins::new();
+        let mut b = Bins::default();
         assert_eq!(b.next_used(0), None);
         assert_eq!(b.last_used(), None);
         for bin in [3, 40, 41, 1000] {

@@ -47,9 +47,9 @@ struct List {
 /// Invariants: every record is vacant, or in the list it names, or loose; a list's `joined - left`
 /// is its length; no two lists are of one scope; vacant records have no receipt, and loose ones
 /// have one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// The first is never used, so that 0 is no record.
+    /// The first is never used, so that 0, [`NO_MEMBER`], is no record.
     all: Vec<Member>,
     vacant: u32,
     lists: Vec<Option<List>>,
@@ -60,10 +60,6 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    pub(crate) fn new() -> Members {
-        Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0, receipts: Vec::new() }
-    }
-
     /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next
     /// one around it that is open. Returns the number of the record, [`NO_MEMBER`] when all are
     /// closed.

@@ -108,6 +108,7 @@ impl Region {
 /// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff
 /// it is ready, and in the quick list iff it is quick; `ready_bytes` is the sum of the sizes of the
 /// ready and the quick; sizes and addresses are multiples of [`GRANULE`].
+#[derive(Default)]
 pub(crate) struct Regions {
     pub(crate) all: Vec<Region>,
     /// By region.
@@ -121,18 +122,6 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub(crate) fn new() -> Regions {
-        Regions {
-            all: Vec::new(),
-            blocks: Vec::new(),
-            vacant: Vec::new(),
-            bins: Bins::new(),
-            quick: QuickList::new(),
-            edges: FxHashMap::default(),
-            ready_bytes: 0,
-        }
-    }
-
     #[inline]
     pub(crate) fn get(&self, r: u32) -> &Region {
         &self.all[r as usize]
@@ -626,7 +615,7 @@ mod tests {
 
     #[test]
     fn a_hint_may_be_right_or_wrong() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::default();
         let [a, b] = [10, 20].map(|at| {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED)
@@ -641,7 +630,7 @@ mod tests {
 
     #[test]
     fn takes_neighbours_and_gives_back_the_rest() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::default();
         for at in [10, 18] {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED);
@@ -659,7 +648,7 @@ mod tests {
 
     #[test]
     fn numbers_start_over_when_nothing_is_left() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::default();
         let numbers = |regions: &mut Regions| {
             let r = regions.add(10 * P, 8 * P);
             let r = regions.make_ready(r, Tag::SETTLED);

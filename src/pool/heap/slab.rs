@@ -187,11 +187,13 @@ pub(crate) enum AfterFree {
     Drop,
 }
 
-impl Slabs {
-    pub(crate) fn new() -> Slabs {
+impl Default for Slabs {
+    fn default() -> Slabs {
         Slabs { all: Vec::new(), vacant: Vec::new(), heads: [NONE; CLASSES], empty: [0; CLASSES] }
     }
+}
 
+impl Slabs {
     #[inline]
     pub(crate) fn try_get(&self, s: u32) -> Option<&Slab> {
         self.all.get(s as usize).filter(|s| s.region != NONE)

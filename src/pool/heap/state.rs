@@ -131,6 +131,7 @@ fn more_ids() -> u64 {
 ///
 /// What every hit looks at comes first, in as few cache lines as it takes: they compete with all
 /// that a workload touches.
+#[derive(Default)]
 #[repr(C)]
 pub(crate) struct HeapState {
     pub(crate) number: u32,
@@ -187,39 +188,7 @@ pub(crate) struct HeapState {
 
 impl HeapState {
     pub(crate) fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
-        HeapState {
-            number,
-            lane,
-            identity,
-            regions: Regions::new(),
-            extents: Extents::of_pages(page),
-            slabs: Slabs::new(),
-            waiting: Waiting::default(),
-            waiting_bytes: 0,
-            batch: OwnBatch::default(),
-            least_ready: 0,
-            users: HashMap::new(),
-            members: Members::new(),
-            counter: None,
-            tags: HashMap::new(),
-            last_id: 0,
-            live_bytes: 0,
-            most_live: 0,
-            requested_bytes: 0,
-            mallocs: 0,
-            frees: 0,
-            moves: 0,
-            moves_when_empty: 0,
-            moved: 0,
-            stitches: 0,
-            learnt: Learnt::default(),
-            short_at: 0,
-            vain: Vain::default(),
-            asking: Backoff::default(),
-            private: None,
-            grown_to: 0,
-            room: (0, 0),
-        }
+        HeapState { number, lane, identity, extents: Extents::of_pages(page), ..HeapState::default() }
     }
 
     /// A number that no other allocation of the process has, larger than those before it in this

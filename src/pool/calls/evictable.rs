@@ -310,12 +310,10 @@ impl Pool {
             }
             return true;
         }
-        let Core { graves, holes, .. } = &mut *core;
-        if let Some(grave) = graves.get_mut(&m.va) {
+        if let Some(grave) = core.graves.get_mut(&m.va) {
             grave.busy = false;
             if grave.mapped == 0 {
-                holes.rest(m.va, grave.reserved);
-                graves.remove(&m.va);
+                core.close_grave(m.va);
             }
         }
         false

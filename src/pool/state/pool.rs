@@ -38,6 +38,15 @@ pub(crate) struct Core {
     pub(crate) orphans: Vec<PhysHandle>,
 }
 
+impl Core {
+    /// A grave goes, in which nothing is mapped: its addresses rest.
+    pub(crate) fn close_grave(&mut self, va: u64) {
+        if let Some(grave) = self.graves.remove(&va) {
+            self.holes.rest(va, grave.reserved);
+        }
+    }
+}
+
 /// Counts that belong to no heap.
 #[derive(Default)]
 pub(crate) struct Counters {

@@ -290,13 +290,7 @@ pub const SETTINGS: &[Setting] = &[
             "none",
         ),
         "where data may move to",
-        (
-            |c, text| {
-                c.disks = values::disks(text)?;
-                Some(())
-            },
-            |c| values::disks_text(&c.disks),
-        ),
+        by!(disks, values::disks, values::disks_text),
     ),
     setting(
         ("GPUMEM_DOWNGRADE", None),

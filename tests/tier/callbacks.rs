@@ -1,7 +1,7 @@
 //! Callbacks of C, called as an allocation calls them: what they are told, what their answers do, and when what they hold
 //! is given back.
 //!
-//! Allocations are stood in for by receipts (`Manager::draw`, `Manager::allocate`), which is what a pool's have.
+//! Allocations are stood in for by receipts (`Manager::draw`, `Manager::allocate_with`), which is what a pool's have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::base::{Error, Result, Status};

@@ -17,10 +17,7 @@ impl Context {
     }
 
     fn has_arenas(&self) -> Result<()> {
-        match self.config.pool {
-            true => Ok(()),
-            false => Err(Error::new(Status::Unsupported, "arenas need the pool; GPUMEM_POOL is off")),
-        }
+        self.want_pool("arenas need")
     }
 
     /// Frees all that was allocated in an arena but what `keep` names; see

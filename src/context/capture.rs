@@ -51,10 +51,8 @@ impl Context {
     }
 
     fn pool_for_captures(&self, dev: DeviceId) -> Result<&Pool> {
-        match self.config.pool {
-            true => self.pool(dev),
-            false => Err(Error::new(Status::Unsupported, "captures need the pool; GPUMEM_POOL is off")),
-        }
+        self.want_pool("captures need")?;
+        self.pool(dev)
     }
 
     /// The stream's allocations are ordinary again.

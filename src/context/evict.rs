@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::{Context, Request};
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Error, Result, StreamHandle};
 use crate::observe::{Event, Kind};
 use crate::pool::{AllocFlags, AllocRequest};
 use crate::tier::evict::{Goal, Location, Moved, Progress};
@@ -26,9 +26,7 @@ impl Context {
                 "evictable memory belongs to no arena and lives until it is freed; leave out the arena, or the EVICTABLE flag",
             ));
         }
-        if !self.config.pool {
-            return Err(Error::new(Status::Unsupported, "evictable memory needs the pool; GPUMEM_POOL is off"));
-        }
+        self.want_pool("evictable memory needs")?;
         let stream = req.stream.canonical();
         let device = self.device_of(req.device, stream)?;
         let pool = self.pool(device)?;
@@ -42,7 +40,7 @@ impl Context {
     /// Whether a request asks for evictable memory.
     #[inline]
     pub(super) fn is_evictable(req: &Request) -> bool {
-        req.flags.0 & AllocFlags::EVICTABLE.0 != 0
+        req.flags.has(AllocFlags::EVICTABLE)
     }
 
     /// Keeps an evictable allocation where the device can use it, bringing it back if need be,

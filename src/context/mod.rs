@@ -247,6 +247,14 @@ impl Context {
         }
     }
 
+    /// An error where there are no pools; its text is what `needs` one, and goes on with "the pool".
+    fn want_pool(&self, needs: &str) -> Result<()> {
+        match self.config.pool {
+            true => Ok(()),
+            false => Err(Error::new(Status::Unsupported, format!("{needs} the pool; GPUMEM_POOL is off"))),
+        }
+    }
+
     /// The pool whose addresses contain `ptr`.
     #[inline]
     fn owner(&self, ptr: u64, verb: &str) -> Result<&Pool> {
@@ -393,10 +401,7 @@ impl Context {
         if !self.config.pool {
             self.no_reservation(req)?;
             if req.flags != AllocFlags::default() {
-                return Err(Error::new(
-                    Status::Unsupported,
-                    "memory with a single handle, exportable or guarded memory needs the pool; GPUMEM_POOL is off",
-                ));
+                self.want_pool("memory with a single handle, exportable or guarded memory needs")?;
             }
             self.driver.adopt_thread(device);
             return self.native.malloc(&*self.driver, device, (req.size, req.align), stream, req.tag);
@@ -529,22 +534,26 @@ impl Context {
     /// Gives free physical memory of every started pool back to the driver until no more than
     /// `keep` bytes stay mapped per device. Memory the device may still be using stays.
     pub fn trim(&self, keep: u64) -> Result<()> {
-        let event = |(): &()| Event { bytes: keep, ..Event::new(Kind::Trim, 0) };
-        self.timed(event, || {
-            self.empty_quarantine();
-            self.collect_graphs();
-            self.pools().try_for_each(|p| p.trim(keep).map(|_| ()))
-        })
+        self.trim_all(self.pools(), Event { bytes: keep, ..Event::new(Kind::Trim, 0) })
     }
 
     /// Like [`Self::trim`], for one device.
     pub fn trim_device(&self, dev: DeviceId, keep: u64) -> Result<()> {
-        let event = |(): &()| Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
-        self.timed(event, || {
-            self.empty_quarantine();
-            self.collect_graphs();
-            self.made_pool(dev).map_or(Ok(()), |p| p.trim(keep).map(|_| ()))
-        })
+        let event = Event { bytes: keep, device: dev.0 as u8, ..Event::new(Kind::Trim, 0) };
+        self.trim_all(self.made_pool(dev).into_iter(), event)
+    }
+
+    /// Trims some pools, down to the bytes that the event has.
+    fn trim_all<'a>(&self, mut pools: impl Iterator<Item = &'a Pool>, event: Event) -> Result<()> {
+        let keep = event.bytes;
+        self.timed(
+            |()| event,
+            || {
+                self.empty_quarantine();
+                self.collect_graphs();
+                pools.try_for_each(|p| p.trim(keep).map(drop))
+            },
+        )
     }
 
     /// Counters of one device's pool.
@@ -612,12 +621,7 @@ impl Context {
     }
 
     fn has_exports(&self) -> Result<()> {
-        match self.config.pool {
-            true => Ok(()),
-            false => {
-                Err(Error::new(Status::Unsupported, "memory is exported and imported by the pool; GPUMEM_POOL is off"))
-            }
-        }
+        self.want_pool("memory is exported and imported by")
     }
 }
 

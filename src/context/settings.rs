@@ -58,6 +58,11 @@ pub fn find(variable: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|s| s.variable == variable)
 }
 
+/// The values in force by variable, for people and tools.
+pub(super) fn in_force(config: &Config) -> serde_json::Map<String, serde_json::Value> {
+    SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(config).into())).collect()
+}
+
 /// The table of `docs/settings.md`.
 pub fn markdown() -> String {
     let mut table = "| variable | field of `gpumem_context_options` | values | default | what it does |\n".to_string();
@@ -285,13 +290,7 @@ pub const SETTINGS: &[Setting] = &[
             "none",
         ),
         "where data may move to",
-        (
-            |c, text| {
-                c.disks = values::disks(text)?;
-                Some(())
-            },
-            |c| values::disks_text(&c.disks),
-        ),
+        by!(disks, values::disks, values::disks_text),
     ),
     setting(
         ("GPUMEM_DOWNGRADE", None),

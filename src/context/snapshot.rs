@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{Context, Request};
+use super::{settings, Context, Request};
 use crate::base::size::human;
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::observe::page::{self, Page};
@@ -66,7 +66,7 @@ impl Shortage {
         for view in views {
             if view.number.is_none() {
                 let there: HashMap<u64, u64> = view.extents.iter().copied().collect();
-                let evictable = view.alive.iter().filter(|a| a.info.flags.0 & AllocFlags::EVICTABLE.0 != 0);
+                let evictable = view.alive.iter().filter(|a| a.info.flags.has(AllocFlags::EVICTABLE));
                 s.evictable += evictable.filter_map(|a| there.get(&a.info.base)).sum::<u64>();
                 continue;
             }
@@ -138,9 +138,6 @@ impl Context {
     }
 
     fn picture(&self, reason: &str, failure: Option<&Failure<'_>>) -> Value {
-        let settings: serde_json::Map<String, Value> =
-            super::settings::SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(&self.config).into())).collect();
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         let failed_on = failure.and_then(|f| self.device_of(f.request.device, f.request.stream.canonical()).ok());
         let mut devices = Vec::new();
@@ -177,10 +174,10 @@ impl Context {
             "gpumem": env!("CARGO_PKG_VERSION"),
             "reason": reason,
             "pid": std::process::id(),
-            "unix_ms": u64::try_from(unix.as_millis()).unwrap_or(0),
+            "unix_ms": unix_ms(),
             "command": command,
             "backend": self.driver().backend(),
-            "settings": settings,
+            "settings": settings::in_force(&self.config),
             "failure": failure,
             "report": report,
             "devices": devices,
@@ -275,21 +272,13 @@ impl Context {
         ));
         if shortage.stranded > 0 {
             let alive: HashMap<u64, &Alive> = here.iter().map(|a| (a.info.base, *a)).collect();
-            let holders: Vec<String> = shortage
-                .by
-                .iter()
-                .take(NAMED)
-                .map(|(address, bytes)| match alive.get(address) {
-                    Some(a) => format!(
-                        "{address:#x} (id {}, {}) strands {}",
-                        a.info.id,
-                        human(a.info.requested),
-                        human(*bytes)
-                    ),
-                    None => format!("small objects at {address:#x} strand {}", human(*bytes)),
-                })
-                .collect();
-            let named = if holders.is_empty() { String::new() } else { format!(": {}", holders.join("; ")) };
+            let holders = first_few(shortage.by.iter().map(|(address, bytes)| match alive.get(address) {
+                Some(a) => {
+                    format!("{address:#x} (id {}, {}) strands {}", a.info.id, human(a.info.requested), human(*bytes))
+                }
+                None => format!("small objects at {address:#x} strand {}", human(*bytes)),
+            }));
+            let named = if holders.is_empty() { String::new() } else { format!(": {holders}") };
             say.push(format!(
                 "{} of the free bytes are stranded: they share physical pieces with live allocations{named}.",
                 human(shortage.stranded)
@@ -312,10 +301,7 @@ impl Context {
             format!("{tag}: {} in {n} allocations", human(*bytes))
         };
         if !tags.is_empty() {
-            say.push(format!(
-                "What is live, by tag: {}.",
-                tags.iter().take(NAMED).map(text).collect::<Vec<_>>().join("; ")
-            ));
+            say.push(format!("What is live, by tag: {}.", first_few(tags.iter().map(text))));
         }
         if !away.is_empty() {
             let bytes = away.iter().map(|a| a.info.requested).sum();
@@ -325,8 +311,7 @@ impl Context {
         largest.sort_by_key(|a| (std::cmp::Reverse(a.info.requested), a.info.id));
         if !largest.is_empty() {
             let text = |a: &&Alive| format!("{} at {:#x} (id {})", human(a.info.requested), a.info.base, a.info.id);
-            let all: Vec<String> = largest.iter().take(NAMED).map(text).collect();
-            say.push(format!("The largest live allocations: {}.", all.join("; ")));
+            say.push(format!("The largest live allocations: {}.", first_few(largest.iter().map(text))));
         }
         say
     }
@@ -346,11 +331,10 @@ impl Context {
                 json!({"device": pool.device().0, "stats": counters(&pool.stats()), "heaps": heaps})
             };
             let calls: BTreeMap<&str, u64> = driver.counts().into_iter().filter(|(_, n)| *n > 0).collect();
-            let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             json!({
                 "pid": std::process::id(),
                 "backend": backend,
-                "unix_ms": u64::try_from(unix.as_millis()).unwrap_or(0),
+                "unix_ms": unix_ms(),
                 "devices": made.map(device).collect::<Vec<_>>(),
                 "driver_calls": calls,
             })
@@ -363,6 +347,17 @@ impl Context {
             Err(e) => self.complain(format_args!("no page of counters: {e}")),
         }
     }
+}
+
+/// As many as a report names.
+fn first_few(texts: impl Iterator<Item = String>) -> String {
+    texts.take(NAMED).collect::<Vec<_>>().join("; ")
+}
+
+/// Milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
 /// `snap.exit.json` for `snap.json`.

@@ -6,7 +6,7 @@
 use super::tiers::Tiers;
 use super::Context;
 use crate::base::sync::lock;
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Result, Status, StreamHandle};
 
 impl Context {
     /// The tiers, started if they are not.
@@ -48,9 +48,7 @@ impl Context {
 
     #[cold]
     fn start_tiers(&self) -> Result<&Tiers> {
-        if !self.config.pool {
-            return Err(Error::new(Status::Unsupported, "spaces and reservations need the pool; GPUMEM_POOL is off"));
-        }
+        self.want_pool("spaces and reservations need")?;
         let _making = lock(&self.making);
         self.tiers_making()
     }

@@ -8,7 +8,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::Context;
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Result, StreamHandle};
 use crate::driver::Driver;
 use crate::pool::Pool;
 
@@ -103,9 +103,7 @@ impl Context {
     }
 
     fn record_stream_of(&self, ptr: u64, dev: DeviceId, stream: StreamHandle) -> Result<()> {
-        if !self.config.pool {
-            return Err(Error::new(Status::Unsupported, "record_stream needs the pool; GPUMEM_POOL is off"));
-        }
+        self.want_pool("record_stream needs")?;
         match self.owner(ptr, "record_stream")? {
             pool if pool.device() == dev => pool.record_stream(ptr, stream),
             pool => pool.record_stream_on_other_device(ptr, dev, stream),

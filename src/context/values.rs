@@ -237,7 +237,7 @@ pub(super) fn disks(text: &str) -> Option<Vec<DiskMount>> {
     (!mounts.is_empty()).then_some(mounts)
 }
 
-pub(super) fn disks_text(mounts: &[DiskMount]) -> String {
+pub(super) fn disks_text(mounts: Vec<DiskMount>) -> String {
     let text = |m: &DiskMount| match m.limit {
         Some(limit) => format!("{}={}", m.path.display(), exactly(limit)),
         None => m.path.display().to_string(),

@@ -5,7 +5,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::{Context, Request};
+use super::{settings, Context, Request};
 use crate::arena::Arena;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::process;
@@ -88,8 +88,7 @@ impl Context {
     }
 
     fn record_options(&self, file: Option<&Path>) -> Options {
-        let settings: serde_json::Map<String, serde_json::Value> =
-            super::settings::SETTINGS.iter().map(|s| (s.variable.to_string(), s.text(&self.config).into())).collect();
+        let settings = settings::in_force(&self.config);
         Options {
             file: file.map(Path::to_path_buf),
             stack_depth: self.config.record_stacks as usize,
@@ -219,6 +218,11 @@ impl Context {
         }
     }
 
+    /// The number of the arena that a live allocation is in, 0 if it is in none.
+    fn arena_around(&self, ptr: u64) -> u32 {
+        self.arena_of(ptr).ok().flatten().map_or(0, |a| short(a.id()))
+    }
+
     /// An allocation of the hit path.
     pub(super) fn saw_hit(&self, ptr: u64, size: u64, stream: StreamHandle, device: Option<DeviceId>) {
         if self.recorder.is_inside() {
@@ -335,8 +339,7 @@ impl Context {
             Ok(new) => new,
             Err(e) => {
                 if e.status == Status::OutOfMemory {
-                    let arena = self.arena_of(ptr).ok().flatten().map_or(0, |a| short(a.id()));
-                    self.saw_failure(&self.as_request(ptr, size, stream), arena);
+                    self.saw_failure(&self.as_request(ptr, size, stream), self.arena_around(ptr));
                 }
                 return Err(e);
             }
@@ -352,7 +355,7 @@ impl Context {
         }
         let stack = self.recorder.stack();
         let stream = stream.canonical().0 as u64;
-        let arena = self.arena_of(new).ok().flatten().map_or(0, |a| short(a.id()));
+        let arena = self.arena_around(new);
         let event = match new == ptr {
             true => Event { address: new, other: ptr, ..Event::new(Kind::Realloc, time) },
             false => Event { address: new, ..Event::new(Kind::Malloc, time) },
@@ -433,7 +436,7 @@ impl Context {
             return;
         }
         if let Ok(info) = self.info_containing(ptr) {
-            let arena = self.arena_of(ptr).ok().flatten().map_or(0, |a| short(a.id()));
+            let arena = self.arena_around(ptr);
             self.recorder.push(Event { address: info.base, arena, ..Event::new(Kind::Move, self.recorder.now()) });
         }
     }

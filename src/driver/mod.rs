@@ -274,3 +274,18 @@ pub trait Driver: Send + Sync {
     /// `cudaFreeAsync`.
     fn native_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()>;
 }
+
+/// Makes a stream of device `to` wait for what has been submitted to `on` of device `from`, which
+/// may be the same. Neither is being captured.
+pub fn wait_for_stream(
+    driver: &dyn Driver,
+    (to, stream): (DeviceId, StreamHandle),
+    (from, on): (DeviceId, StreamHandle),
+) -> Result<()> {
+    let event = driver.event_create(from)?;
+    let waits = driver.event_record(from, event, on).and_then(|()| driver.stream_wait(to, stream, event));
+    // A pending event may be destroyed: the wait keeps what it needs. The first failure is the one
+    // to tell.
+    let gone = driver.event_destroy(from, event);
+    waits.and(gone)
+}

@@ -46,7 +46,7 @@ pub fn parts() -> Vec<Part> {
 
 /// Finds, cuts and gives back 1.5 MiB among `n` free regions of 64 KiB to 16 MiB.
 fn best_fit(n: u64) -> Part {
-    let mut regions = Regions::new();
+    let mut regions = Regions::default();
     for i in 0..n {
         let r = regions.add(APART * (i + 1), (i * 7919 % 256 + 1) * 64 * 1024);
         regions.make_ready(r, Tag::SETTLED);
@@ -122,7 +122,7 @@ fn index() -> [Part; 2] {
 
 /// An object of a slab that has others live.
 fn slab(bytes: u64) -> Part {
-    let mut slabs = Slabs::new();
+    let mut slabs = Slabs::default();
     let class = class_of(bytes);
     let slab = slabs.add(class, slab_size(class).next_multiple_of(SLOT) * 16, 1);
     slabs.alloc(class, bytes, 1);

@@ -164,21 +164,18 @@ impl StreamPool {
         if state.closed {
             return Err(closed());
         }
-        let found = match state.idle.pop() {
-            Some(stream) => {
+        let found = match (state.idle.pop(), exhausted) {
+            (Some(stream), _) => {
                 state.borrowed += 1;
                 drop(state);
                 Some(stream)
             }
-            None if state.made < shared.size || exhausted == Exhausted::Grow => {
+            (None, Exhausted::Wait(wait)) if state.made >= shared.size => shared.wait(state, wait)?,
+            (None, _) => {
                 state.made += 1;
                 drop(state);
                 None
             }
-            None => match exhausted {
-                Exhausted::Wait(wait) => shared.wait(state, wait)?,
-                Exhausted::Grow => None,
-            },
         };
         let stream = match found {
             Some(stream) => stream,
@@ -210,12 +207,7 @@ impl StreamPool {
             state.made -= idle.len();
             idle
         };
-        let mut outcome = Ok(());
-        for stream in idle {
-            let destroyed = self.shared.streams.destroy(stream);
-            outcome = outcome.and(destroyed);
-        }
-        outcome
+        idle.into_iter().map(|stream| self.shared.streams.destroy(stream)).fold(Ok(()), Result::and)
     }
 }
 

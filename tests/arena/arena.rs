@@ -1,29 +1,22 @@
 //! Arenas over the pools of one context, on the host device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::arena_support;
+
+use arena_support::{live, malloc, D};
 use gpumem::base::size::{GIB, KIB, MIB};
-use gpumem::base::{DeviceId, Status, StreamHandle};
+use gpumem::base::{Status, StreamHandle};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::{AllocFlags, AllocRequest, Scope};
 use std::sync::Arc;
 
-const D: DeviceId = DeviceId(0);
 const SIZES: [u64; 4] = [300, 40 * KIB, 200 * KIB, 5 * MIB];
 
 fn context() -> (Arc<HostDriver>, Context) {
     let host = HostDriver::new(HostOptions { bytes_per_device: 4 * GIB, ..HostOptions::simulation(7) }).unwrap();
     (host.clone(), Context::new(host, Config::default()).unwrap())
-}
-
-fn malloc(ctx: &Context, size: u64, stream: StreamHandle) -> u64 {
-    ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap()
-}
-
-fn live(ctx: &Context) -> (u64, u64) {
-    let s = ctx.stats(D).unwrap();
-    (s.allocations, s.requested)
 }
 
 #[test]

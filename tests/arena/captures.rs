@@ -1,24 +1,20 @@
 //! Epoch arenas, captures and streams recorded on allocations, together.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::arena_support;
+
+use arena_support::{malloc, D};
 use gpumem::arena::capture::CaptureOptions;
 use gpumem::base::size::{GIB, KIB, MIB};
-use gpumem::base::{DeviceId, StreamHandle};
-use gpumem::context::{Config, Context, Request};
+use gpumem::context::{Config, Context};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::Driver;
 use gpumem::pool::GraphArenaOptions;
 use std::sync::Arc;
 
-const D: DeviceId = DeviceId(0);
-
 fn rig(options: HostOptions) -> (Arc<HostDriver>, Context) {
     let host = HostDriver::new(HostOptions { bytes_per_device: 4 * GIB, ..options }).unwrap();
     (host.clone(), Context::new(host, Config::default()).unwrap())
-}
-
-fn malloc(ctx: &Context, size: u64, stream: StreamHandle) -> u64 {
-    ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap()
 }
 
 /// What a capture allocates belongs to the thread's arena like anything else, laid out or not.

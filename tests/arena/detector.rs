@@ -1,9 +1,12 @@
 //! The detector of late uses of what arenas have freed, on the host device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::arena_support;
+
+use arena_support::{live, malloc, D};
 use gpumem::arena::DebugMode;
 use gpumem::base::size::{GIB, KIB, MIB};
-use gpumem::base::{DeviceId, Error, Status, StreamHandle};
+use gpumem::base::{Error, Status, StreamHandle};
 use gpumem::context::config::Limit;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel, ReportKind};
@@ -11,7 +14,6 @@ use gpumem::driver::{Driver, Fault, FaultRule};
 use gpumem::pool::AllocFlags;
 use std::sync::{Arc, Barrier};
 
-const D: DeviceId = DeviceId(0);
 const SIZES: [u64; 4] = [300, 40 * KIB, 200 * KIB, 5 * MIB];
 const CHECK: DebugMode = DebugMode { check: true, abort: false, poison: false, unmap: false };
 
@@ -24,17 +26,8 @@ fn with(mode: DebugMode) -> (Arc<HostDriver>, Context) {
     context(Config { arena_debug: mode, log: 0, ..Config::default() })
 }
 
-fn malloc(ctx: &Context, size: u64, stream: StreamHandle) -> u64 {
-    ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap()
-}
-
 fn id(ctx: &Context, ptr: u64) -> u64 {
     ctx.info(ptr).unwrap().id
-}
-
-fn live(ctx: &Context) -> (u64, u64) {
-    let s = ctx.stats(D).unwrap();
-    (s.allocations, s.requested)
 }
 
 /// The text of the error that a use gives.

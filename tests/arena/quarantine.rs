@@ -2,17 +2,19 @@
 //! streams, frees by id, limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::arena_support;
+
+use arena_support::{malloc, D};
 use gpumem::arena::capture::CaptureOptions;
 use gpumem::arena::DebugMode;
 use gpumem::base::size::{GIB, MIB};
-use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::base::DeviceId;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
 use gpumem::pool::{AllocFlags, Kept, Scope};
 use std::sync::{Arc, Barrier};
 
-const D: DeviceId = DeviceId(0);
 const CHECK: DebugMode = DebugMode { check: true, abort: false, poison: false, unmap: false };
 const POISON: DebugMode = DebugMode { poison: true, ..CHECK };
 
@@ -20,10 +22,6 @@ fn with(arena_debug: DebugMode) -> (Arc<HostDriver>, Context) {
     let options = HostOptions { bytes_per_device: 4 * GIB, check: true, ..HostOptions::default() };
     let host = HostDriver::new(options).unwrap();
     (host.clone(), Context::new(host, Config { arena_debug, log: 0, ..Config::default() }).unwrap())
-}
-
-fn malloc(ctx: &Context, size: u64, stream: StreamHandle) -> u64 {
-    ctx.malloc(&Request { size, stream, ..Request::default() }).unwrap()
 }
 
 fn kept(ctx: &Context) -> u64 {

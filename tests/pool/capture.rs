@@ -15,7 +15,7 @@ use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::{Call, Driver};
 use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions};
-use pool_support::{checked, late, request, Rig, D};
+use pool_support::{checked, late, page_extents, request, Rig, D};
 use std::sync::Mutex;
 
 const BYTES: u64 = 1 << 30;
@@ -140,10 +140,6 @@ impl Scene {
     }
 }
 
-fn options() -> PoolOptions {
-    PoolOptions { wait: true, first_extent: 2 * MIB, max_extent: 2 * MIB, slack_floor: 0, ..PoolOptions::default() }
-}
-
 /// Runs `f` during captures on devices that are early and late, told and not; every other one where the driver is asked
 /// which stream it is.
 fn stays_valid(options: PoolOptions, f: impl Fn(&Scene)) {
@@ -172,20 +168,20 @@ fn elsewhere<T: Send>(f: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn on_the_captured_stream() {
-    stays_valid(options(), |w| w.everything(w.cap, &w.before[0]));
-    stays_valid(options(), |w| w.everything(w.cap, &w.before[1]));
+    stays_valid(page_extents(), |w| w.everything(w.cap, &w.before[0]));
+    stays_valid(page_extents(), |w| w.everything(w.cap, &w.before[1]));
 }
 
 #[test]
 fn on_another_stream_of_the_same_thread() {
-    stays_valid(options(), |w| w.everything(w.other, &w.before[1]));
+    stays_valid(page_extents(), |w| w.everything(w.other, &w.before[1]));
 }
 
 #[test]
 fn from_another_thread() {
-    stays_valid(options(), |w| elsewhere(|| w.everything(w.other, &w.before[1])));
-    stays_valid(options(), |w| elsewhere(|| w.everything(w.cap, &w.before[0])));
-    stays_valid_when_known(options(), |w| {
+    stays_valid(page_extents(), |w| elsewhere(|| w.everything(w.other, &w.before[1])));
+    stays_valid(page_extents(), |w| elsewhere(|| w.everything(w.cap, &w.before[0])));
+    stays_valid_when_known(page_extents(), |w| {
         elsewhere(|| w.everything(StreamHandle::LEGACY, &w.before[1]));
         elsewhere(|| w.everything(StreamHandle::PER_THREAD, &w.before[0]));
     });
@@ -193,7 +189,7 @@ fn from_another_thread() {
 
 #[test]
 fn both_streams_in_turn() {
-    stays_valid_when_known(options(), |w| {
+    stays_valid_when_known(page_extents(), |w| {
         for _ in 0..3 {
             for size in SIZES {
                 // Freed in the capture's order, which no marker can cover before its end.
@@ -211,7 +207,7 @@ fn both_streams_in_turn() {
 
 #[test]
 fn a_miss_that_grows() {
-    stays_valid(options(), |w| {
+    stays_valid(page_extents(), |w| {
         for (s, size) in [(w.cap, 100 * MIB), (w.other, 150 * MIB)] {
             let growths = w.rig.pool.stats().growths;
             w.malloc(size, s);
@@ -224,7 +220,7 @@ fn a_miss_that_grows() {
 fn a_miss_that_stitches() {
     for on_cap in [false, true] {
         for slow in [false, true] {
-            stays_valid(PoolOptions { limit: 256 * MIB, ..options() }, |w| {
+            stays_valid(PoolOptions { limit: 256 * MIB, ..page_extents() }, |w| {
                 let s = if on_cap { w.cap } else { w.other };
                 // A checkerboard that leaves no room for the request in one piece, nor under the limit.
                 let blocks: Vec<u64> = (0..14).map(|_| w.malloc(8 * MIB, s)).collect();
@@ -246,7 +242,7 @@ fn a_miss_that_stitches() {
 
 #[test]
 fn a_miss_that_takes_over_memory_of_other_streams() {
-    stays_valid(options(), |w| {
+    stays_valid(page_extents(), |w| {
         let third = w.rig.stream();
         let blocks = [64 * MIB; 2].map(|size| w.malloc(size, third));
         blocks.into_iter().for_each(|p| w.free(p, Some(third)));
@@ -268,7 +264,7 @@ fn recorded(w: &Scene, s: StreamHandle) -> gpumem::driver::EventHandle {
 #[test]
 fn a_new_stream_on_a_reused_handle() {
     for threads in [false, true] {
-        stays_valid_when_known(options(), |w| {
+        stays_valid_when_known(page_extents(), |w| {
             let churn = || {
                 for round in 0..6 {
                     let s = w.rig.stream();
@@ -295,7 +291,7 @@ fn a_new_stream_on_a_reused_handle() {
 /// Nothing of the old stream's is waited for, so the pool needs no context marker and an unknown capture survives too.
 #[test]
 fn a_new_stream_on_a_handle_that_left_nothing_behind() {
-    stays_valid(options(), |w| {
+    stays_valid(page_extents(), |w| {
         let s = w.rig.stream();
         let p = w.malloc(3 * MIB, s);
         w.rig.host.stream_destroy(D, s).unwrap();
@@ -308,7 +304,7 @@ fn a_new_stream_on_a_handle_that_left_nothing_behind() {
 
 #[test]
 fn dedicated_memory() {
-    stays_valid_when_known(options(), |w| {
+    stays_valid_when_known(page_extents(), |w| {
         for s in [w.cap, w.other] {
             for flags in [AllocFlags::SINGLE_HANDLE, AllocFlags::EXPORTABLE, AllocFlags::GUARD] {
                 let [p, q, r] = [(); 3].map(|()| w.malloc_with(3 * MIB, s, flags));
@@ -321,7 +317,7 @@ fn dedicated_memory() {
 
 #[test]
 fn questions_limits_and_giving_back_by_threshold() {
-    stays_valid(PoolOptions { trim_threshold: 16 * MIB, ..options() }, |w| {
+    stays_valid(PoolOptions { trim_threshold: 16 * MIB, ..page_extents() }, |w| {
         let p = w.malloc(64 * MIB, w.other);
         assert_eq!(w.rig.pool.info(p + 5).unwrap_err().status, Status::UnknownPointer);
         assert_eq!(w.rig.pool.info_containing(p + 5).unwrap().base, p);
@@ -339,7 +335,7 @@ fn questions_limits_and_giving_back_by_threshold() {
 /// The captured stream's own requests never cost the capture, not even for want of memory.
 #[test]
 fn out_of_memory_on_the_captured_stream() {
-    stays_valid(PoolOptions { limit: 128 * MIB, ..options() }, |w| {
+    stays_valid(PoolOptions { limit: 128 * MIB, ..page_extents() }, |w| {
         for flags in [AllocFlags::default(), AllocFlags::SINGLE_HANDLE] {
             let e = w.rig.pool.malloc(&AllocRequest { flags, ..request(200 * MIB, w.cap) }).unwrap_err();
             assert_eq!(e.status, Status::OutOfMemory, "{e}");
@@ -354,7 +350,7 @@ fn out_of_memory_on_the_captured_stream() {
 #[test]
 fn out_of_memory_elsewhere_may_cost_the_capture() {
     for host in hosts() {
-        Scene::new(host, PoolOptions { limit: 128 * MIB, ..options() }).capture(true, |w| {
+        Scene::new(host, PoolOptions { limit: 128 * MIB, ..page_extents() }).capture(true, |w| {
             for flags in [AllocFlags::default(), AllocFlags::SINGLE_HANDLE] {
                 let e = w.rig.pool.malloc(&AllocRequest { flags, ..request(200 * MIB, w.other) }).unwrap_err();
                 assert_eq!(e.status, Status::OutOfMemory, "{e}");
@@ -367,7 +363,7 @@ fn out_of_memory_elsewhere_may_cost_the_capture() {
 #[test]
 fn a_trim_may_cost_the_capture_but_does_not_fail() {
     for host in hosts() {
-        Scene::new(host, options()).capture(true, |w| {
+        Scene::new(host, page_extents()).capture(true, |w| {
             w.rig.pool.trim(0).unwrap();
             w.malloc(9 * MIB, w.cap);
             w.malloc(9 * MIB, w.other);
@@ -378,7 +374,7 @@ fn a_trim_may_cost_the_capture_but_does_not_fail() {
 /// The graph may be launched anywhere, and what the stream did before the capture may be pending then.
 #[test]
 fn a_capture_does_not_get_what_the_stream_used_before_it() {
-    stays_valid(PoolOptions { limit: 128 * MIB, ..options() }, |w| {
+    stays_valid(PoolOptions { limit: 128 * MIB, ..page_extents() }, |w| {
         let old: Vec<u64> = w.before.iter().flatten().copied().collect();
         for &p in &old {
             w.free(p, Some(w.cap));
@@ -436,7 +432,7 @@ fn a_capture_that_begins_between_two_hits_is_noticed_and_so_is_its_end() {
 /// What is freed in the capture's order is the capture's at once.
 #[test]
 fn a_capture_reuses_its_own_memory() {
-    stays_valid(options(), |w| {
+    stays_valid(page_extents(), |w| {
         for size in SIZES {
             let round = |_: u32| {
                 let p = w.malloc(size, w.cap);
@@ -455,7 +451,7 @@ fn a_capture_reuses_its_own_memory() {
 #[test]
 fn many_captures_keep_the_footprint_flat() {
     for host in hosts() {
-        let w = Scene::new(host, options());
+        let w = Scene::new(host, page_extents());
         let mut mapped = Vec::new();
         for round in 0..40 {
             let s = if round % 2 == 0 { w.cap } else { w.other };
@@ -474,7 +470,7 @@ fn many_captures_keep_the_footprint_flat() {
 /// Once the captured stream is named again after the end, context markers are recorded as before.
 #[test]
 fn after_the_capture_memory_of_gone_streams_comes_back_as_before() {
-    let w = Scene::new(checked(BYTES), options());
+    let w = Scene::new(checked(BYTES), page_extents());
     w.rig.host.begin_capture(w.cap).unwrap();
     let p = w.malloc(100, w.cap);
     w.free(p, Some(w.cap));

@@ -11,14 +11,10 @@ use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
 use gpumem::pool::{GraphArena, GraphArenaOptions, PoolOptions, Route, WhichStreams};
-use pool_support::{checked, late, Rig, D, STRIDE};
+use pool_support::{checked, late, page_extents, Rig, D, STRIDE};
 use std::sync::Arc;
 
 const SIZES: [u64; 4] = [900, 40 * KIB, 3 * MIB, 9 * MIB];
-
-fn options() -> PoolOptions {
-    PoolOptions { wait: true, first_extent: 2 * MIB, max_extent: 2 * MIB, slack_floor: 0, ..PoolOptions::default() }
-}
 
 fn begin(rig: &Rig, arena: &Arc<GraphArena>, s: StreamHandle) -> Arc<Route> {
     rig.pool.begin_route(arena, WhichStreams::Handle(s), 0, None).unwrap()
@@ -40,7 +36,7 @@ fn blocks(rig: &Rig, s: StreamHandle) -> Vec<(u64, u64)> {
 fn the_next_stream_of_a_handle_does_not_get_what_the_last_one_uses() {
     for seed in 1..6 {
         for (filtered, captured) in [(false, false), (true, false), (true, true)] {
-            let rig = Rig::new(late(seed, GIB), options());
+            let rig = Rig::new(late(seed, GIB), page_extents());
             let s = rig.stream();
             let arena = rig.pool.open_arena(GraphArenaOptions::default());
             let which = if filtered { WhichStreams::Filter(Box::new(|_| true)) } else { WhichStreams::Handle(s) };
@@ -83,7 +79,7 @@ fn the_next_stream_of_a_handle_does_not_get_what_the_last_one_uses() {
 fn a_graph_does_not_get_what_its_stream_uses_eagerly() {
     for seed in 1..6 {
         for how in ["freed before", "freed within", "shared"] {
-            let rig = Rig::new(late(seed, GIB), options());
+            let rig = Rig::new(late(seed, GIB), page_extents());
             let (s, t) = (rig.stream(), rig.stream());
             let arena = rig.pool.open_arena(GraphArenaOptions::default());
             let mut route = begin(&rig, &arena, s);
@@ -120,7 +116,7 @@ fn a_graph_does_not_get_what_its_stream_uses_eagerly() {
 /// An eager run that is over before the capture begins leaves it its memory.
 #[test]
 fn a_capture_after_a_finished_eager_run_needs_nothing_more() {
-    let rig = Rig::new(checked(GIB), options());
+    let rig = Rig::new(checked(GIB), page_extents());
     let s = rig.stream();
     let arena = rig.pool.open_arena(GraphArenaOptions::default());
     let route = begin(&rig, &arena, s);
@@ -146,7 +142,7 @@ fn a_capture_after_a_finished_eager_run_needs_nothing_more() {
 #[test]
 fn an_abort_frees_what_its_own_capture_allocated() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let rig = Rig::new(checked(GIB), options());
+        let rig = Rig::new(checked(GIB), page_extents());
         let s = rig.stream();
         let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let made: Vec<_> = (0..3)
@@ -177,7 +173,7 @@ fn an_abort_frees_what_its_own_capture_allocated() {
 #[test]
 fn a_released_arena_leaves_no_capture_behind() {
     for another in [false, true] {
-        let rig = Rig::new(checked(GIB), options());
+        let rig = Rig::new(checked(GIB), page_extents());
         let (s, t) = (rig.stream(), rig.stream());
         let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let route = begin(&rig, &arena, s);
@@ -215,7 +211,7 @@ fn a_released_arena_leaves_no_capture_behind() {
 #[test]
 fn an_announced_capture_outlasts_a_trim_before_it_begins() {
     for (a_route, is_seen) in [(true, false), (true, true), (false, false), (false, true)] {
-        let rig = Rig::new(checked(GIB), options());
+        let rig = Rig::new(checked(GIB), page_extents());
         let (s, t) = (rig.stream(), rig.stream());
         // Freed by a stream that is gone, whose handle another one has: only a marker of the context settles it.
         let leave = || {
@@ -252,7 +248,7 @@ fn an_announced_capture_outlasts_a_trim_before_it_begins() {
 /// What is shrunk, or grows within what it was, takes its place in the order of the allocations alike in both runs.
 #[test]
 fn a_layout_fits_a_run_that_reallocates() {
-    let rig = Rig::new(checked(GIB), options());
+    let rig = Rig::new(checked(GIB), page_extents());
     let s = rig.stream();
     let run = || {
         let a = rig.malloc(8 * MIB, s);
@@ -292,7 +288,7 @@ fn others_do_not_grow_into_the_room_of_a_capture() {
     // The first round tells where the room is, the second fills what is in front of it.
     let mut distance = None;
     for _ in 0..2 {
-        let rig = Rig::new(checked(GIB), PoolOptions { va_size: GIB, ..options() });
+        let rig = Rig::new(checked(GIB), PoolOptions { va_size: GIB, ..page_extents() });
         let (s, t) = (rig.stream(), rig.stream());
         let base = rig.malloc(2 * MIB, s);
         let arena = rig.pool.open_arena(reserve);
@@ -357,7 +353,7 @@ fn no_memory_of_a_capture_is_unmapped() {
 /// that is cannot be asked; it ends when that stream is named idle.
 #[test]
 fn an_abandoned_capture_ends_when_the_next_stream_is_named_idle() {
-    let rig = Rig::new(checked(GIB), options());
+    let rig = Rig::new(checked(GIB), page_extents());
     let s = rig.stream();
     let arena = rig.pool.open_arena(GraphArenaOptions::default());
     let route = begin(&rig, &arena, s);

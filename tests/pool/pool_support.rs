@@ -35,6 +35,11 @@ pub fn late(seed: u64, bytes: u64) -> HostOptions {
     HostOptions { bytes_per_device: bytes, ..HostOptions::simulation(seed) }
 }
 
+/// Extents of a page each, no least slack, and streams that wait for each other's memory on the device.
+pub fn page_extents() -> PoolOptions {
+    PoolOptions { wait: true, first_extent: PAGE, max_extent: PAGE, slack_floor: 0, ..PoolOptions::default() }
+}
+
 impl Rig {
     pub fn new(host: HostOptions, pool: PoolOptions) -> Rig {
         let host = HostDriver::new(host).unwrap();

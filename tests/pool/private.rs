@@ -11,16 +11,12 @@ use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::Driver;
 use gpumem::pool::{GraphArena, GraphArenaOptions, Placed, PoolOptions, Route, Span, WhichStreams};
-use pool_support::{checked, late, request, Rig, D, PAGE};
+use pool_support::{checked, late, page_extents, request, Rig, D, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::Arc;
 
 const BYTES: u64 = GIB;
 const SIZES: [u64; 6] = [300, 40 * KIB, 200 * KIB, 3 * MIB, 9 * MIB, 2 * MIB];
-
-fn options() -> PoolOptions {
-    PoolOptions { wait: true, first_extent: 2 * MIB, max_extent: 2 * MIB, slack_floor: 0, ..PoolOptions::default() }
-}
 
 fn hosts() -> Vec<HostOptions> {
     (1..4).map(|seed| late(seed, BYTES)).chain([checked(BYTES)]).collect()
@@ -90,7 +86,7 @@ fn churn(rig: &Rig, s: StreamHandle, rounds: u64, ranges: &[(u64, u64)]) {
 fn it_grows_in_place() {
     for reserve in [0, 256 * MIB] {
         for ahead in [0, 8 * MIB] {
-            let rig = Rig::new(checked(BYTES), options());
+            let rig = Rig::new(checked(BYTES), page_extents());
             let (s, t) = (rig.stream(), rig.stream());
             let arena = rig.pool.open_arena(GraphArenaOptions { reserve, ..GraphArenaOptions::default() });
             let route = rig.pool.begin_route(&arena, WhichStreams::Handle(s), ahead, None).unwrap();
@@ -122,7 +118,7 @@ fn it_grows_in_place() {
 
 #[test]
 fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
-    let rig = Rig::new(checked(BYTES), options());
+    let rig = Rig::new(checked(BYTES), page_extents());
     let s = rig.stream();
     let before = rig.pool.stats();
     let arena = rig.pool.open_arena(GraphArenaOptions { reserve: 1 << 60, ..GraphArenaOptions::default() });
@@ -145,7 +141,7 @@ fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
 #[test]
 fn it_grows_beyond_the_addresses_kept_for_it() {
     for host in hosts() {
-        let rig = Rig::new(host, options());
+        let rig = Rig::new(host, page_extents());
         let s = rig.stream();
         let c = Capture::begin(&rig, s, GraphArenaOptions { reserve: 1, ..GraphArenaOptions::default() });
         let blocks: Vec<u64> = [1, 2, 1, 3].iter().map(|pages| rig.malloc(pages * PAGE, s)).collect();
@@ -163,7 +159,7 @@ fn it_grows_beyond_the_addresses_kept_for_it() {
 fn stream_order_reuses_and_monotone_does_not() {
     for monotone in [false, true] {
         for host in hosts() {
-            let rig = Rig::new(host, options());
+            let rig = Rig::new(host, page_extents());
             let s = rig.stream();
             let c = Capture::begin(&rig, s, GraphArenaOptions { monotone, ..GraphArenaOptions::default() });
             let mut seen = Vec::new();
@@ -197,7 +193,7 @@ fn stream_order_reuses_and_monotone_does_not() {
 
 #[test]
 fn a_monotone_arena_keeps_tails_and_reallocates_elsewhere() {
-    let rig = Rig::new(checked(BYTES), options());
+    let rig = Rig::new(checked(BYTES), page_extents());
     let s = rig.stream();
     let c = Capture::begin(&rig, s, GraphArenaOptions { monotone: true, ..GraphArenaOptions::default() });
     let p = rig.malloc(8 * MIB, s);
@@ -215,7 +211,7 @@ fn a_monotone_arena_keeps_tails_and_reallocates_elsewhere() {
 #[test]
 fn addresses_are_nobody_elses_until_release() {
     for host in hosts() {
-        let rig = Rig::new(host, PoolOptions { limit: 512 * MIB, trim_threshold: 16 * MIB, ..options() });
+        let rig = Rig::new(host, PoolOptions { limit: 512 * MIB, trim_threshold: 16 * MIB, ..page_extents() });
         let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
         let warm: Vec<u64> = (0..8).map(|_| rig.malloc(8 * MIB, t)).collect();
         warm.iter().for_each(|&p| rig.free(p, t));
@@ -271,7 +267,7 @@ fn addresses_are_nobody_elses_until_release() {
 #[test]
 fn graphs_share_an_arena() {
     for host in hosts() {
-        let rig = Rig::new(host, options());
+        let rig = Rig::new(host, page_extents());
         let (s, t) = (rig.stream(), rig.stream());
         let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let mut mapped = Vec::new();
@@ -297,7 +293,7 @@ fn graphs_share_an_arena() {
 
 #[test]
 fn memory_is_ordinary_after_release() {
-    let rig = Rig::new(checked(BYTES), options());
+    let rig = Rig::new(checked(BYTES), page_extents());
     let (s, t) = (rig.stream(), rig.stream());
     let c = Capture::begin(&rig, s, GraphArenaOptions::default());
     let blocks = [64 * MIB; 3].map(|n| rig.malloc(n, s));
@@ -327,7 +323,7 @@ fn memory_is_ordinary_after_release() {
 fn what_a_replay_may_still_use_waits_for_it() {
     for seed in 1..12 {
         for how in 0..3 {
-            let rig = Rig::new(late(seed, BYTES), PoolOptions { limit: 256 * MIB, ..options() });
+            let rig = Rig::new(late(seed, BYTES), PoolOptions { limit: 256 * MIB, ..page_extents() });
             let (s, launcher, other) = (rig.stream(), rig.stream(), rig.stream());
             let c = Capture::begin(&rig, s, GraphArenaOptions::default());
             let output = rig.malloc(16 * MIB, s);
@@ -381,7 +377,7 @@ fn what_a_replay_may_still_use_waits_for_it() {
 
 #[test]
 fn ten_thousand_captures_leave_no_trace() {
-    let rig = Rig::new(HostOptions { bytes_per_device: BYTES, check: false, ..HostOptions::default() }, options());
+    let rig = Rig::new(HostOptions { bytes_per_device: BYTES, check: false, ..HostOptions::default() }, page_extents());
     let s = rig.stream();
     let held = rig.malloc(5 * MIB, s);
     let mut first = None;
@@ -420,7 +416,7 @@ fn ten_thousand_captures_leave_no_trace() {
 #[test]
 fn an_abandoned_capture_ends_when_its_handle_comes_again() {
     for begun_before in [true, false] {
-        let rig = Rig::new(checked(BYTES), options());
+        let rig = Rig::new(checked(BYTES), page_extents());
         let s = rig.stream();
         let arena = rig.pool.open_arena(GraphArenaOptions::default());
         if !begun_before {
@@ -450,7 +446,7 @@ fn an_abandoned_capture_ends_when_its_handle_comes_again() {
 
 #[test]
 fn one_capture_at_a_time_on_a_stream() {
-    let rig = Rig::new(checked(BYTES), options());
+    let rig = Rig::new(checked(BYTES), page_extents());
     let s = rig.stream();
     let c = Capture::begin(&rig, s, GraphArenaOptions::default());
     let e = rig.pool.begin_route(&c.arena, WhichStreams::Handle(s), 0, None).err().unwrap();
@@ -466,7 +462,7 @@ fn one_capture_at_a_time_on_a_stream() {
 #[test]
 fn abort_frees_what_the_capture_allocated_and_nothing_else() {
     for host in hosts() {
-        let rig = Rig::new(host, options());
+        let rig = Rig::new(host, page_extents());
         let (s, t) = (rig.stream(), rig.stream());
         let ordinary = rig.malloc(3 * MIB, s);
         let arena = rig.pool.open_arena(GraphArenaOptions::default());
@@ -496,7 +492,7 @@ fn abort_frees_what_the_capture_allocated_and_nothing_else() {
 fn frees_in_and_after_a_capture_by_anybody() {
     for watch in [true, false] {
         for host in hosts() {
-            let rig = Rig::new(host, PoolOptions { watch, ..options() });
+            let rig = Rig::new(host, PoolOptions { watch, ..page_extents() });
             let (s, t) = (rig.stream(), rig.stream());
             let old: Vec<u64> = SIZES.iter().cycle().take(18).map(|&n| rig.malloc(n, s)).collect();
             let c = Capture::begin(&rig, s, GraphArenaOptions::default());
@@ -569,7 +565,7 @@ fn other_threads_go_on_meanwhile() {
 
 #[test]
 fn a_filter_says_which_streams() {
-    let rig = Rig::new(checked(BYTES), options());
+    let rig = Rig::new(checked(BYTES), page_extents());
     let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
     let arena = rig.pool.open_arena(GraphArenaOptions::default());
     // What is known of the streams before is forgotten.
@@ -591,7 +587,7 @@ fn a_filter_says_which_streams() {
 #[test]
 fn a_layout_puts_blocks_where_it_has_them() {
     for host in hosts() {
-        let rig = Rig::new(host, options());
+        let rig = Rig::new(host, page_extents());
         let s = rig.stream();
         let placed =
             [(8, 0), (4, 8), (8, 0), (2, 12)].map(|(n, at)| Placed { size: n * MIB, offset: at * MIB }).to_vec();
@@ -629,7 +625,7 @@ fn a_layout_puts_blocks_where_it_has_them() {
 
 #[test]
 fn what_deviates_from_a_layout_is_served_all_the_same() {
-    let rig = Rig::new(checked(BYTES), options());
+    let rig = Rig::new(checked(BYTES), page_extents());
     let s = rig.stream();
     let placed = [(8, 0), (8, 0)].map(|(n, at)| Placed { size: n * MIB, offset: at * MIB }).to_vec();
     let span = Arc::new(Span { bytes: 8 * MIB, align: 512, placed });

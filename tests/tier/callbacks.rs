@@ -1,7 +1,7 @@
 //! Callbacks of C, called as an allocation calls them: what they are told, what their answers do, and when what they hold
 //! is given back.
 //!
-//! Allocations are stood in for by receipts (`Manager::draw`, `Manager::allocate`), which is what a pool's have.
+//! Allocations are stood in for by receipts (`Manager::draw`, `Manager::allocate_with`), which is what a pool's have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::base::{Error, Result, Status};
@@ -243,8 +243,8 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     assert_eq!(set(Some(on_out_of_memory), of_space.user(), Some(free_script)), OK);
     let r = reserve(None, Some(&own));
     let mut left = 2;
-    let made = manager.allocate(&space, 3 * MIB, 55, || match left {
-        0 => Ok("memory"),
+    let made = manager.allocate_with(&space, None, 3 * MIB, 55, |drawn| match left {
+        0 => Ok(("memory", drawn)),
         _ => {
             left -= 1;
             Err(Error::new(Status::OutOfMemory, "none"))
@@ -258,14 +258,18 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     assert_eq!(told, [(GPUMEM_TIER_GPU, 0, 3 * MIB, 1), (GPUMEM_TIER_GPU, 0, 3 * MIB, 2)]);
     assert_eq!(own.shortages.lock().unwrap()[0].stream as usize, 55);
     // It gives up.
-    is_out_of_memory(manager.allocate(&space, MIB, 0, || Err::<(), _>(Error::new(Status::OutOfMemory, "none"))));
+    is_out_of_memory(
+        manager.allocate_with(&space, None, MIB, 0, |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
+    );
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 0));
 
     // Without one of its own, the space's is asked.
     // SAFETY: null is allowed.
     let taken = unsafe { gpumem_reservation_out_of_memory_set(r, None, std::ptr::null_mut(), None) };
     assert_eq!((taken, own.freed.load(SeqCst)), (OK, 1));
-    is_out_of_memory(manager.allocate(&space, MIB, 0, || Err::<(), _>(Error::new(Status::OutOfMemory, "none"))));
+    is_out_of_memory(
+        manager.allocate_with(&space, None, MIB, 0, |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
+    );
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 2));
     assert_eq!(set(None, std::ptr::null_mut(), None), OK);
     assert_eq!(of_space.freed.load(SeqCst), 1);

@@ -467,15 +467,15 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     m.set_out_of_memory_policy(GPU, OutOfMemoryPolicy::Callback(evict)).unwrap();
     // First the space is full; once one is evicted the memory itself refuses, and another goes.
     let refusals = AtomicU64::new(1);
-    let malloc = || match refusals.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)) {
+    let malloc = |drawn| match refusals.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)) {
         Ok(_) => Err(Error::new(Status::OutOfMemory, "the device is full")),
-        Err(_) => Ok(0x1000),
+        Err(_) => Ok((0x1000, drawn)),
     };
-    let (ptr, drawn) = m.allocate(&space, 300, STREAM, malloc).unwrap();
+    let (ptr, drawn) = m.allocate_with(&space, None, 300, STREAM, malloc).unwrap();
     assert_eq!((ptr, drawn.bytes(), space.usage().now()), (0x1000, 300, 300));
     assert_eq!(*told.lock().unwrap(), [(GPU, 300, STREAM, 1), (GPU, 300, STREAM, 2)]);
     refusals.store(5, SeqCst);
-    says(m.allocate(&space, 1, STREAM, malloc), Status::OutOfMemory, &["the device is full"]);
+    says(m.allocate_with(&space, None, 1, STREAM, malloc), Status::OutOfMemory, &["the device is full"]);
     assert_eq!((told.lock().unwrap().len(), space.usage().now()), (3, 300));
 
     // A reservation's own policy comes first.
@@ -483,7 +483,7 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     r.attach_stream(STREAM).unwrap();
     r.set_out_of_memory_policy(Some(OutOfMemoryPolicy::Fail)).unwrap();
     refusals.store(1, SeqCst);
-    says(m.allocate(&space, 1, STREAM, malloc), Status::OutOfMemory, &["full"]);
+    says(m.allocate_with(&space, None, 1, STREAM, malloc), Status::OutOfMemory, &["full"]);
     assert_eq!((told.lock().unwrap().len(), r.drawn()), (3, 0));
     drop((drawn, r));
     assert_empty(&m);

@@ -20,12 +20,12 @@
 
 use crate::arena::DetectorStats;
 use crate::base::{Error, Status};
-use crate::capi::call::arguments::put;
+use crate::capi::call::arguments::guard_text;
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::{guard, guard_hit};
 use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
-use crate::capi::call::types::{address, not_null};
+use crate::capi::call::types::address;
 use crate::capi::settings::context_options::{
     GPUMEM_ARENA_DEBUG_ABORT, GPUMEM_ARENA_DEBUG_CHECK, GPUMEM_ARENA_DEBUG_OFF, GPUMEM_ARENA_DEBUG_POISON,
     GPUMEM_ARENA_DEBUG_UNMAP,
@@ -120,22 +120,16 @@ pub unsafe extern "C" fn gpumem_arena_describe(
     cap: usize,
     needed: *mut usize,
 ) -> gpumem_status {
-    guard(|| {
-        if cap > 0 {
-            not_null(buf, "buf")?;
-        }
+    let describe = || {
         let detector = Context::global()?.detector().ok_or_else(|| {
             Error::new(Status::Unsupported, "arenas do not remember what they free; set GPUMEM_ARENA_DEBUG=check")
         })?;
-        let said = detector.describe(address(addr)).ok_or_else(|| {
+        detector.describe(address(addr)).ok_or_else(|| {
             Error::new(Status::UnknownPointer, format!("{addr:p} is in no memory that an arena is known to have freed"))
-        })?;
-        // SAFETY: the caller passes `cap` writable bytes, or NULL and 0.
-        let len = unsafe { text::copy_out(said.as_bytes(), buf, cap) };
-        // SAFETY: the caller passes NULL or a place to write to.
-        unsafe { put(needed, len + 1) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller passes `cap` writable bytes, or NULL and 0; NULL or a place to write to.
+    unsafe { guard_text(buf, cap, needed, describe) }
 }
 
 /// Looks at all memory that "poison" keeps, now.

@@ -2,6 +2,7 @@
 
 use super::error::gpumem_status;
 use super::guard::guard;
+use super::text;
 use super::types::not_null;
 use crate::base::{Error, Result};
 use crate::plan::problem::MAX_BUFFERS;
@@ -49,6 +50,58 @@ pub(in crate::capi) unsafe fn guard_out<T>(out: *mut T, entry: impl FnOnce() -> 
         let value = entry()?;
         // SAFETY: not null, so a place to write to by the contract.
         unsafe { out.write(value) };
+        Ok(())
+    })
+}
+
+/// Runs an entry point that gives a text. Copies what fits of it to `buf`, which may be null when
+/// `cap` is 0; `needed` receives the bytes that the whole text takes, its NUL included.
+///
+/// # Safety
+/// `buf` is null or `cap` writable bytes, `needed` null or a place to write to.
+pub(in crate::capi) unsafe fn guard_text(
+    buf: *mut c_char,
+    cap: usize,
+    needed: *mut usize,
+    entry: impl FnOnce() -> Result<String>,
+) -> gpumem_status {
+    guard(|| {
+        if cap > 0 {
+            not_null(buf, "buf")?;
+        }
+        let said = entry()?;
+        // SAFETY: passed on from the caller.
+        let len = unsafe { text::copy_out(said.as_bytes(), buf, cap) };
+        // SAFETY: passed on from the caller.
+        unsafe { put(needed, len + 1) };
+        Ok(())
+    })
+}
+
+/// Runs an entry point that gives a list. Writes its first `cap` elements to `out`, which may be
+/// null when `cap` is 0; `count` receives how many there are.
+///
+/// # Safety
+/// `out` is null or has room for `cap` elements, `count` is null or a place to write to.
+pub(in crate::capi) unsafe fn guard_list<T>(
+    out: *mut T,
+    parameter: &str,
+    cap: usize,
+    count: *mut usize,
+    entry: impl FnOnce() -> Result<Vec<T>>,
+) -> gpumem_status {
+    guard(|| {
+        if cap > 0 {
+            not_null(out, parameter)?;
+        }
+        let list = entry()?;
+        let all = list.len();
+        for (i, element) in list.into_iter().take(cap).enumerate() {
+            // SAFETY: `i < cap`, and there is room for `cap` elements by the contract.
+            unsafe { out.add(i).write(element) };
+        }
+        // SAFETY: passed on from the caller.
+        unsafe { put(count, all) };
         Ok(())
     })
 }

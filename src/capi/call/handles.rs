@@ -65,6 +65,19 @@ struct Slot<T> {
     object: Option<Arc<T>>,
 }
 
+impl<T> Table<T> {
+    /// Takes the object out of a slot, if there is one: its handle is stale from now on.
+    fn take(&mut self, index: usize) -> Option<Arc<T>> {
+        let slot = self.slots.get_mut(index)?;
+        let object = slot.object.take()?;
+        slot.generation = slot.generation.saturating_add(1);
+        if slot.generation < u32::MAX {
+            self.free.push(index as u32);
+        }
+        Some(object)
+    }
+}
+
 impl<T: 'static> Handles<T> {
     /// An empty table.
     pub(in crate::capi) const fn new(kind: u8, name: &'static str) -> Handles<T> {
@@ -160,23 +173,9 @@ impl<T: 'static> Handles<T> {
     fn remove_in(&self, own: &OfProcess<T>, handle: usize) -> Result<Arc<T>> {
         let (index, generation) = self.unpack(own, handle)?;
         let mut table = lock(&own.table);
-        let table = &mut *table;
-        let taken = match table.slots.get_mut(index) {
-            Some(slot) if slot.generation == generation => slot.object.take().map(|object| {
-                slot.generation = slot.generation.saturating_add(1);
-                (object, slot.generation < u32::MAX)
-            }),
-            _ => None,
-        };
-        match taken {
-            Some((object, reusable)) => {
-                if reusable {
-                    table.free.push(index as u32);
-                }
-                Ok(object)
-            }
-            None => Err(self.stale(handle, generation, table.slots.get(index).map(|s| s.generation))),
-        }
+        let now = table.slots.get(index).map(|s| s.generation);
+        let taken = if now == Some(generation) { table.take(index) } else { None };
+        taken.ok_or_else(|| self.stale(handle, generation, now))
     }
 
     /// Takes out every object that `gone` is said of.
@@ -184,14 +183,10 @@ impl<T: 'static> Handles<T> {
         let mut swept = Vec::new();
         let own = self.of(std::process::id());
         let mut table = lock(&own.table);
-        let Table { slots, free } = &mut *table;
-        for (index, slot) in slots.iter_mut().enumerate() {
-            if slot.object.as_deref().is_some_and(&gone) {
-                swept.extend(slot.object.take());
-                slot.generation = slot.generation.saturating_add(1);
-                if slot.generation < u32::MAX {
-                    free.push(index as u32);
-                }
+        for index in 0..table.slots.len() {
+            let object = table.slots.get(index).and_then(|slot| slot.object.as_deref());
+            if object.is_some_and(&gone) {
+                swept.extend(table.take(index));
             }
         }
         drop(table);

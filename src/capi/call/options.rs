@@ -68,6 +68,18 @@ pub(in crate::capi) unsafe fn read<T: Extensible>(ptr: *const T) -> Result<T> {
     Ok(value)
 }
 
+/// Like [`read`], of options that may be left out.
+///
+/// # Safety
+/// As for [`read`].
+pub(in crate::capi) unsafe fn read_if_any<T: Extensible>(ptr: *const T) -> Result<Option<T>> {
+    match ptr.is_null() {
+        true => Ok(None),
+        // SAFETY: passed on from the caller.
+        false => unsafe { read(ptr) }.map(Some),
+    }
+}
+
 /// Checks that the caller's structure can be written to, before the work that fills it.
 ///
 /// # Safety

@@ -140,11 +140,8 @@ pub unsafe extern "C" fn gpumem_capture_begin(
 ) -> gpumem_status {
     guard(|| {
         not_null(out, "out")?;
-        let opts = match opts.is_null() {
-            true => None,
-            // SAFETY: the caller passes NULL or options whose size field is true.
-            false => Some(unsafe { options::read(opts) }?),
-        };
+        // SAFETY: the caller passes NULL or options whose size field is true.
+        let opts = unsafe { options::read_if_any(opts) }?;
         let (share, layout) = match &opts {
             Some(o) => (named(o.share)?, named(o.layout)?),
             None => (None, None),

@@ -130,10 +130,8 @@ pub unsafe extern "C" fn gpumem_device_memory_get(
         let info = ctx.driver().mem_info(device_id(ctx, device)?)?;
         // SAFETY: the caller passes NULL or a place to write to.
         unsafe { put(free_bytes, info.free as usize) };
-        if !total_bytes.is_null() {
-            // SAFETY: as above.
-            unsafe { total_bytes.write(info.total as usize) };
-        }
+        // SAFETY: as above.
+        unsafe { put(total_bytes, info.total as usize) };
         Ok(())
     })
 }

@@ -10,7 +10,7 @@ use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
-use crate::driver::Driver;
+use crate::driver::{wait_for_stream, Driver};
 
 /// Creates a stream on the current device that does not synchronise with the legacy default stream.
 ///
@@ -75,12 +75,7 @@ pub extern "C" fn gpumem_stream_wait(s: gpumem_stream, on: gpumem_stream) -> gpu
         let driver = Context::global()?.driver();
         let dev = not_capturing(driver, s)?;
         let on_dev = not_capturing(driver, on)?;
-        let event = driver.event_create(on_dev)?;
-        let waits = driver.event_record(on_dev, event, on).and_then(|()| driver.stream_wait(dev, s, event));
-        // A pending event may be destroyed: the wait keeps what it needs. The first failure is the
-        // one to tell.
-        let gone = driver.event_destroy(on_dev, event);
-        waits.and(gone)
+        wait_for_stream(driver, (dev, s), (on_dev, on))
     })
 }
 

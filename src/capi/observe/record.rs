@@ -240,11 +240,8 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
 ) -> gpumem_status {
     guard(|| {
         let visitor = visitor.ok_or_else(|| Error::invalid("visitor is NULL"))?;
-        let filter = match filter.is_null() {
-            true => None,
-            // SAFETY: not null, so a structure whose size field is true.
-            false => Some(unsafe { options::read(filter) }?),
-        };
+        // SAFETY: the caller passes NULL or a structure whose size field is true.
+        let filter = unsafe { options::read_if_any(filter) }?;
         let wanted = |a: &gpumem_allocation| {
             filter.is_none_or(|f| {
                 (f.on_device == 0 || f.device == a.device)

@@ -2,12 +2,12 @@
 //!
 //! Counters and dumps are a snapshot: other threads go on while they are taken.
 
-use crate::capi::call::arguments::put;
+use crate::capi::call::arguments::{guard_list, guard_text};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
-use crate::capi::call::types::{device_id, not_null};
+use crate::capi::call::types::device_id;
 use crate::context::{counters, Context};
 use crate::pool::PoolStats;
 use std::ffi::{c_char, c_int};
@@ -137,18 +137,12 @@ pub extern "C" fn gpumem_validate() -> gpumem_status {
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize, needed: *mut usize) -> gpumem_status {
-    guard(|| {
-        if cap > 0 {
-            not_null(buf, "buf")?;
-        }
+    let dump = || {
         let ctx = Context::global()?;
-        let dump = ctx.dump(device_id(ctx, device)?)?;
-        // SAFETY: the caller passes `cap` writable bytes, or NULL and 0.
-        let len = unsafe { text::copy_out(dump.as_bytes(), buf, cap) };
-        // SAFETY: the caller passes NULL or a place to write to.
-        unsafe { put(needed, len + 1) };
-        Ok(())
-    })
+        ctx.dump(device_id(ctx, device)?)
+    };
+    // SAFETY: the caller passes `cap` writable bytes, or NULL and 0; NULL or a place to write to.
+    unsafe { guard_text(buf, cap, needed, dump) }
 }
 
 /// How often each driver call was made, in a fixed order.
@@ -162,20 +156,12 @@ pub unsafe extern "C" fn gpumem_driver_calls_get(
     cap: usize,
     count: *mut usize,
 ) -> gpumem_status {
-    guard(|| {
-        if cap > 0 {
-            not_null(out, "out")?;
-        }
+    let list = || {
         let calls = Context::global()?.driver_calls();
-        for (i, (name, calls)) in calls.iter().take(cap).enumerate() {
-            let entry = gpumem_driver_call { name: text::fill(name), calls: *calls };
-            // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
-            unsafe { out.add(i).write(entry) };
-        }
-        // SAFETY: the caller passes NULL or a place to write to.
-        unsafe { put(count, calls.len()) };
-        Ok(())
-    })
+        Ok(calls.iter().map(|(name, calls)| gpumem_driver_call { name: text::fill(name), calls: *calls }).collect())
+    };
+    // SAFETY: the caller passes room for `cap` entries, or NULL and 0; NULL or a place to write to.
+    unsafe { guard_list(out, "out", cap, count, list) }
 }
 
 /// The core's counters, which have the same names here.

@@ -191,11 +191,8 @@ extensible!(gpumem_plan_buffer_options, 96, 6 * 4 + 9 * 8);
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_create(opts: *const gpumem_plan_options, out: *mut gpumem_plan) -> gpumem_status {
     guard(|| {
-        let opts = match opts.is_null() {
-            true => None,
-            // SAFETY: the caller passes NULL or options whose size field is true.
-            false => Some(unsafe { options::read(opts) }?),
-        };
+        // SAFETY: the caller passes NULL or options whose size field is true.
+        let opts = unsafe { options::read_if_any(opts) }?;
         not_null(out, "out")?;
         let handle = PLANS.insert(empty(opts.as_ref())?)?;
         // SAFETY: not null, so a writable pointer by the contract.

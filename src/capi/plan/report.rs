@@ -6,10 +6,9 @@ use super::buffers::{gpumem_plan, with};
 use super::solve::GPUMEM_PLAN_NO_OFFSET;
 use super::state::Solved;
 use crate::base::{Error, Result};
-use crate::capi::call::arguments::{array, put};
+use crate::capi::call::arguments::{array, guard_list, guard_text, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
-use crate::capi::call::text;
 use crate::capi::call::types::not_null;
 use crate::plan::{verify_slots, Lowered, Placement, Slot};
 use std::ffi::c_char;
@@ -29,7 +28,7 @@ pub unsafe extern "C" fn gpumem_plan_report_get(
     needed: *mut usize,
 ) -> gpumem_status {
     // SAFETY: passed on from the caller.
-    guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::report(&s.lowered.problem, &s.layout)) })
+    unsafe { copy(plan, buf, cap, needed, |s| crate::plan::report(&s.lowered.problem, &s.layout)) }
 }
 
 /// The slots and their offsets as CSV, in the order of ids, with a header: what `gpumem plan` reads
@@ -45,7 +44,7 @@ pub unsafe extern "C" fn gpumem_plan_csv_get(
     needed: *mut usize,
 ) -> gpumem_status {
     // SAFETY: passed on from the caller.
-    guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::csv(&s.lowered.problem, &s.layout)) })
+    unsafe { copy(plan, buf, cap, needed, |s| crate::plan::csv(&s.lowered.problem, &s.layout)) }
 }
 
 /// The layout as a picture, SVG: steps from left to right, offsets upwards, a rectangle for each
@@ -60,7 +59,7 @@ pub unsafe extern "C" fn gpumem_plan_svg_get(
     needed: *mut usize,
 ) -> gpumem_status {
     // SAFETY: passed on from the caller.
-    guard(|| unsafe { copy(plan, buf, cap, needed, |s| crate::plan::svg(&s.lowered.problem, &s.layout)) })
+    unsafe { copy(plan, buf, cap, needed, |s| crate::plan::svg(&s.lowered.problem, &s.layout)) }
 }
 
 /// The buffers and values whose slots are live at the critical step, in the order of ids. That is
@@ -79,20 +78,9 @@ pub unsafe extern "C" fn gpumem_plan_critical_get(
     cap: usize,
     count: *mut usize,
 ) -> gpumem_status {
-    guard(|| {
-        if cap > 0 {
-            not_null(ids, "ids")?;
-        }
-        let solved = with(plan, |state| state.solved().cloned())?;
-        let live = &solved.critical().values;
-        for (i, id) in live.iter().take(cap).enumerate() {
-            // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
-            unsafe { ids.add(i).write(*id) };
-        }
-        // SAFETY: the caller passes NULL or a place to write to.
-        unsafe { put(count, live.len()) };
-        Ok(())
-    })
+    let list = || Ok(with(plan, |state| state.solved().cloned())?.critical().values.clone());
+    // SAFETY: the caller passes room for `cap` entries, or NULL and 0; NULL or a place to write to.
+    unsafe { guard_list(ids, "ids", cap, count, list) }
 }
 
 /// The steps during which the bytes of a buffer or value hold something, its gaps not considered:
@@ -169,17 +157,13 @@ unsafe fn copy(
     cap: usize,
     needed: *mut usize,
     make: impl FnOnce(&Solved) -> String,
-) -> Result<()> {
-    if cap > 0 {
-        not_null(buf, "buf")?;
-    }
-    let solved = with(plan, |state| state.solved().cloned())?;
-    let made = make(&solved);
+) -> gpumem_status {
+    let made = || {
+        let solved = with(plan, |state| state.solved().cloned())?;
+        Ok(make(&solved))
+    };
     // SAFETY: passed on from the caller.
-    let len = unsafe { text::copy_out(made.as_bytes(), buf, cap) };
-    // SAFETY: the caller passes NULL or a place to write to.
-    unsafe { put(needed, len + 1) };
-    Ok(())
+    unsafe { guard_text(buf, cap, needed, made) }
 }
 
 /// What offsets by value say about the slots of buffers.

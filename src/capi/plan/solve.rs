@@ -129,10 +129,10 @@ extensible!(gpumem_plan_stats, 104, 4 * 4 + 11 * 8);
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
     guard(|| {
-        let (options, from_last) = match opts.is_null() {
-            true => (SolveOptions::default(), false),
-            // SAFETY: the caller passes NULL or options whose size field is true.
-            false => options_of(&unsafe { options::read(opts) }?)?,
+        // SAFETY: the caller passes NULL or options whose size field is true.
+        let (options, from_last) = match unsafe { options::read_if_any(opts) }? {
+            None => (SolveOptions::default(), false),
+            Some(options) => options_of(&options)?,
         };
         get(plan)?.solve(|state, cancel| run(state, &options, from_last, cancel))
     })
@@ -184,10 +184,8 @@ pub unsafe extern "C" fn gpumem_plan_arena_bytes_get(
         let needs = with(plan, |state| state.laid_out()?.arena(arena))?;
         // SAFETY: not null, so a writable uint64_t by the contract.
         unsafe { bytes.write(needs.size) };
-        if !lower_bound.is_null() {
-            // SAFETY: as above.
-            unsafe { lower_bound.write(needs.lower_bound) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(lower_bound, needs.lower_bound) };
         Ok(())
     })
 }
@@ -209,10 +207,8 @@ pub unsafe extern "C" fn gpumem_plan_offset_get(
         let slot = with(plan, |state| state.laid_out()?.slot(id))?;
         // SAFETY: not null, so a writable uint64_t by the contract.
         unsafe { offset.write(slot.offset) };
-        if !arena.is_null() {
-            // SAFETY: as above, a uint32_t.
-            unsafe { arena.write(slot.arena) };
-        }
+        // SAFETY: the caller passes NULL or a place to write to.
+        unsafe { put(arena, slot.arena) };
         Ok(())
     })
 }

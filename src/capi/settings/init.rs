@@ -22,9 +22,8 @@ use std::sync::OnceLock;
 pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpumem_status {
     guard(|| {
         let mut config = Config::from_env()?;
-        if !opts.is_null() {
-            // SAFETY: the caller passes NULL or options whose size field is true.
-            let options = unsafe { options::read(opts) }?;
+        // SAFETY: the caller passes NULL or options whose size field is true.
+        if let Some(options) = unsafe { options::read_if_any(opts) }? {
             // SAFETY: its strings are NULL or strings by the caller's promise.
             unsafe { apply(&options, &mut config) }?;
         }

@@ -260,11 +260,8 @@ pub unsafe extern "C" fn gpumem_location_get(ptr: *mut c_void, out: *mut gpumem_
 /// `opts` and `out` are NULL or structures whose size fields are true; the callback is NULL or may
 /// be called.
 unsafe fn shift(what: What, back: bool, opts: *const gpumem_move_options, out: *mut gpumem_move_report) -> Result<()> {
-    let o = match opts.is_null() {
-        true => None,
-        // SAFETY: not NULL, so a structure by the caller's promise.
-        false => Some(unsafe { options::read(opts) }?),
-    };
+    // SAFETY: NULL, or a structure by the caller's promise.
+    let o = unsafe { options::read_if_any(opts) }?;
     if !out.is_null() {
         // SAFETY: not NULL, so a structure by the caller's promise.
         unsafe { options::check_output(out) }?;

@@ -28,7 +28,7 @@
 //!              memory stays pinned for the next request until gpumem_host_trim.
 //! Fork         A forked child does not have the memory: reading it there may fault.
 
-use super::reservations::reservation;
+use super::reservations;
 use crate::base::{Error, Result};
 use crate::capi::call::arguments::{guard_out, put};
 use crate::capi::call::error::gpumem_status;
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn gpumem_host_blocks_malloc(
 ) -> gpumem_status {
     guard(|| {
         not_null(out, "out")?;
-        let from = if r.is_null() { None } else { Some(reservation(r)?) };
+        let from = reservations::named(r)?;
         let memory = Context::global()?.host_blocks(named(node)?, bytes as u64, from.as_deref())?;
         let handle = BLOCKS.insert(memory)?;
         // SAFETY: not null, so a writable handle by the contract.

@@ -19,7 +19,7 @@
 //! Every function here returns GPUMEM_ERROR_INVALID when there is no such space.
 
 use crate::base::{Error, Result, Status};
-use crate::capi::call::arguments::{name, put};
+use crate::capi::call::arguments::{guard_list, name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, extensible};
@@ -102,20 +102,9 @@ extensible!(gpumem_space_stats, 128, 6 * 4 + 13 * 8);
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL and cap is not 0.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_space_list_get(out: *mut gpumem_space, cap: usize, count: *mut usize) -> gpumem_status {
-    guard(|| {
-        if cap > 0 {
-            not_null(out, "out")?;
-        }
-        let spaces = manager()?.spaces();
-        for (i, space) in spaces.iter().take(cap).enumerate() {
-            let entry = c_space(space.id());
-            // SAFETY: `i < cap`, and the caller passes room for `cap` entries.
-            unsafe { out.add(i).write(entry) };
-        }
-        // SAFETY: the caller passes NULL or a place to write to.
-        unsafe { put(count, spaces.len()) };
-        Ok(())
-    })
+    let list = || Ok(manager()?.spaces().iter().map(|space| c_space(space.id())).collect());
+    // SAFETY: the caller passes room for `cap` entries, or NULL and 0; NULL or a place to write to.
+    unsafe { guard_list(out, "out", cap, count, list) }
 }
 
 /// Adds a space of files.

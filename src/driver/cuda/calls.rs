@@ -7,6 +7,7 @@
 //! is current.
 
 use super::code::{is_refusal, CODE_CAPTURE_IMPLICIT, CODE_NOT_READY, CODE_SUCCESS};
+use super::device::Bound;
 use super::driver::CudaDriver;
 use super::error::Subject;
 use super::handles::{is_special, raw_event, raw_stream};
@@ -44,6 +45,15 @@ impl CudaDriver {
         // The driver's heap is the process's, however many of these there are.
         static MAPPING: Mutex<()> = Mutex::new(());
         MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds the device's context where a stream's handle does not say which one it is of.
+    #[inline]
+    fn bind_if_special(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<Bound<'_>>> {
+        if is_special(s) {
+            return self.bind(dev).map(Some);
+        }
+        self.alive().map(|()| None)
     }
 
     /// Whether a stream is being captured. A special stream needs a context bound.
@@ -270,14 +280,10 @@ impl Driver for CudaDriver {
 
     #[inline]
     fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64> {
-        let _bound = match s.canonical() {
-            StreamHandle::LEGACY => return Ok(LEGACY_ID | u64::from(dev.0)),
-            StreamHandle::PER_THREAD => Some(self.bind(dev)?),
-            _ => {
-                self.alive()?;
-                None
-            }
-        };
+        if s.canonical() == StreamHandle::LEGACY {
+            return Ok(LEGACY_ID | u64::from(dev.0));
+        }
+        let _bound = self.bind_if_special(dev, s)?;
         // Asking a stream that is being captured for its id would end the capture.
         if self.captured(s)? {
             return Err(Error::new(Status::Capturing, format!("stream {s} of device {dev} is being captured")));
@@ -309,12 +315,7 @@ impl Driver for CudaDriver {
 
     #[inline]
     fn stream_is_capturing(&self, dev: DeviceId, s: StreamHandle) -> Result<bool> {
-        let _bound = if is_special(s) {
-            Some(self.bind(dev)?)
-        } else {
-            self.alive()?;
-            None
-        };
+        let _bound = self.bind_if_special(dev, s)?;
         self.captured(s)
     }
 

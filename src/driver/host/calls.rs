@@ -101,7 +101,7 @@ impl Driver for HostDriver {
 
     fn phys_release(&self, h: PhysHandle) -> Result<()> {
         let mut st = self.enter();
-        if let Some(keys) = st.memory.release(h)? {
+        if let Some(keys) = st.memory.physical.release(h)? {
             st.shadow.forget(&keys);
         }
         Ok(())
@@ -167,7 +167,7 @@ impl Driver for HostDriver {
         }
         let mut st = self.look();
         let lane = self.lane(&mut st, dev, s)?;
-        Ok(st.lanes.get(lane)?.capture.is_some())
+        st.lanes.is_captured(lane)
     }
 
     fn stream_create(&self, dev: DeviceId) -> Result<StreamHandle> {
@@ -180,9 +180,7 @@ impl Driver for HostDriver {
         let Some(slot) = Identities::slot(s) else {
             return Err(Error::invalid(format!("the {s} default stream cannot be destroyed")));
         };
-        if st.lanes.get(lane)?.capture.is_some() {
-            return Err(Error::new(Status::Capturing, format!("stream {s} is being captured; end the capture first")));
-        }
+        st.lanes.refuse_captured(lane, || format!("stream {s} is being captured; end the capture first"))?;
         self.handles.clear(slot);
         st.lanes.close(slot);
         Ok(())
@@ -209,7 +207,7 @@ impl Driver for HostDriver {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
         let mark = st.events.mark(e)?;
-        if st.lanes.get(lane)?.capture.is_some() {
+        if st.lanes.is_captured(lane)? {
             st.invalidate_capture(lane);
             return Err(Error::new(
                 Status::Capturing,
@@ -217,11 +215,10 @@ impl Driver for HostDriver {
             ));
         }
         let Some(mark) = mark else { return Ok(()) };
+        st.order_after(lane, &mark.clock)?;
         if mark.points.iter().all(|(l, _)| *l == lane) {
-            st.order_after(lane, &mark.clock)?;
             return Ok(());
         }
-        st.order_after(lane, &mark.clock)?;
         let deps = mark.points.clone();
         st.submit(lane, Submission { deps, ..Submission::new("wait for an event", Work::Mark) })?;
         drop(self.settle(st));
@@ -243,12 +240,9 @@ impl Driver for HostDriver {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
         st.events.get_mut(dev, e)?;
-        if st.lanes.get(lane)?.capture.is_some() {
-            return Err(Error::new(
-                Status::Capturing,
-                format!("stream {s} is being captured: the event would become a node of the graph and never complete"),
-            ));
-        }
+        st.lanes.refuse_captured(lane, || {
+            format!("stream {s} is being captured: the event would become a node of the graph and never complete")
+        })?;
         let seq = st.submit(lane, Submission::new("record an event", Work::Mark))?;
         let clock = st.lanes.get(lane)?.clock_now(lane);
         st.events.get_mut(dev, e)?.mark = Some(Arc::new(Mark { points: vec![(lane, seq)], clock }));

@@ -90,14 +90,12 @@ impl HostDriver {
         if s.canonical() == StreamHandle::LEGACY {
             return Err(Error::invalid("the legacy default stream cannot be captured"));
         }
-        let l = st.lanes.get_mut(lane)?;
-        if l.capture.is_some() {
-            return Err(Error::new(Status::Capturing, format!("stream {s} is being captured already")));
-        }
+        st.lanes.refuse_captured(lane, || format!("stream {s} is being captured already"))?;
         let info = CaptureInfo { id: st.graphs.number(), graph: st.graphs.number() };
         let thread = process::thread_number();
         let ties = st.graphs.ties();
-        l.capture = Some(Box::new(Capture { info, mode, thread, valid: true, nodes: Vec::new(), ties }));
+        let capture = Capture { info, mode, thread, valid: true, nodes: Vec::new(), ties };
+        st.lanes.get_mut(lane)?.capture = Some(Box::new(capture));
         self.captures.fetch_add(1, Ordering::Release);
         self.handles.set_captured(s, true);
         Ok(())

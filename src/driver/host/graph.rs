@@ -12,7 +12,7 @@ use super::graphs::Node;
 use super::op::Submission;
 use super::state::State;
 use super::ties::Ties;
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Result, StreamHandle};
 use crate::driver::{GraphHandle, GraphNodes};
 use std::sync::Arc;
 
@@ -62,12 +62,9 @@ impl HostDriver {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
         st.graphs.of(dev, g)?;
-        if st.lanes.get(lane)?.capture.is_some() {
-            return Err(Error::new(
-                Status::Capturing,
-                format!("stream {s} is being captured, and a graph cannot be launched into another"),
-            ));
-        }
+        st.lanes.refuse_captured(lane, || {
+            format!("stream {s} is being captured, and a graph cannot be launched into another")
+        })?;
         st.launch(dev, g, lane)?;
         drop(self.settle(st));
         Ok(())

@@ -5,7 +5,7 @@
 use super::captured::Capture;
 use super::clock::Clock;
 use super::op::Op;
-use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,6 +147,19 @@ impl Lanes {
 
     pub(super) fn get_mut(&mut self, lane: usize) -> Result<&mut Lane> {
         self.list.get_mut(lane).ok_or_else(|| Error::internal("no such lane"))
+    }
+
+    /// Whether a lane is being captured.
+    pub(super) fn is_captured(&self, lane: usize) -> Result<bool> {
+        Ok(self.get(lane)?.capture.is_some())
+    }
+
+    /// An error with this text when a lane is being captured.
+    pub(super) fn refuse_captured(&self, lane: usize, text: impl FnOnce() -> String) -> Result<()> {
+        match self.is_captured(lane)? {
+            true => Err(Error::new(Status::Capturing, text())),
+            false => Ok(()),
+        }
     }
 
     /// Whether operation `seq` of `lane` is complete.

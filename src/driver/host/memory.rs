@@ -40,14 +40,11 @@ pub(super) struct Mapping {
     pub(super) users: Vec<Arc<OpInfo>>,
 }
 
-struct Reservation {
-    size: u64,
-}
-
 /// What a device's addresses mean.
 pub(super) struct Memory {
     granularity: u64,
-    reservations: BTreeMap<u64, Reservation>,
+    /// Start → bytes.
+    reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     pub(super) physical: Physical,
     headroom: Option<os::Headroom>,
@@ -103,17 +100,16 @@ impl Memory {
             return Err(Error::invalid(format!("alignment {align} is not a power of two")));
         }
         let va = os::reserve(size, align.max(self.granularity))?;
-        self.reservations.insert(va, Reservation { size });
+        self.reservations.insert(va, size);
         Ok(va)
     }
 
     pub(super) fn free(&mut self, va: u64, size: u64) -> Result<()> {
         match self.reservations.get(&va) {
-            Some(r) if r.size == size => {}
-            Some(r) => {
+            Some(&whole) if whole == size => {}
+            Some(whole) => {
                 return Err(Error::invalid(format!(
-                    "the reservation at {va:#x} has {} bytes, not {size}; reservations are freed whole",
-                    r.size
+                    "the reservation at {va:#x} has {whole} bytes, not {size}; reservations are freed whole"
                 )))
             }
             None => return Err(Error::invalid(format!("no reservation starts at {va:#x}"))),
@@ -131,7 +127,7 @@ impl Memory {
 
     /// Whether `addr` lies in a reservation.
     pub(super) fn reserved(&self, addr: u64) -> bool {
-        self.reservations.range(..=addr).next_back().is_some_and(|(va, r)| addr - va < r.size)
+        self.reservations.range(..=addr).next_back().is_some_and(|(va, size)| addr - va < *size)
     }
 
     // ---- mappings -----------------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ impl Memory {
             return Err(Error::invalid(format!("{va:#x} is not a multiple of the granularity, {}", self.granularity)));
         }
         let owner = x.dev;
-        let inside = self.reservations.range(..=va).next_back().is_some_and(|(start, res)| r.end <= start + res.size);
+        let inside = self.reservations.range(..=va).next_back().is_some_and(|(start, size)| r.end <= start + size);
         if !inside {
             return Err(Error::invalid(format!("{} is not inside one reservation", span(&r))));
         }
@@ -228,7 +224,7 @@ impl Memory {
         }
     }
 
-    /// Checks that the range may be unmapped, and lists who uses it.
+    /// Checks that the range may be unmapped.
     pub(super) fn check_unmap(&self, va: u64, size: u64) -> Result<Range<u64>> {
         let r = range(va, size)?;
         self.check_whole(&r)?;
@@ -246,10 +242,6 @@ impl Memory {
             }
         }
         Ok(gone)
-    }
-
-    pub(super) fn release(&mut self, h: PhysHandle) -> Result<Gone> {
-        self.physical.release(h)
     }
 
     /// Mappings that touch `r`, in address order.
@@ -360,8 +352,8 @@ impl Drop for Memory {
         for (va, m) in self.mappings.iter().filter(|(_, m)| m.origin != Origin::Mapped) {
             let _ = os::unmap(*va, m.size);
         }
-        for (va, r) in &self.reservations {
-            let _ = os::unmap(*va, r.size);
+        for (va, size) in &self.reservations {
+            let _ = os::unmap(*va, *size);
         }
     }
 }

@@ -72,21 +72,24 @@ impl Physical {
         })
     }
 
-    fn store(&mut self, dev: DeviceId) -> Result<&mut Store> {
+    fn store(&self, dev: DeviceId) -> Result<&Store> {
+        self.stores.get(dev.0 as usize).ok_or_else(|| no_device(dev, self.stores.len()))
+    }
+
+    fn store_mut(&mut self, dev: DeviceId) -> Result<&mut Store> {
         let n = self.stores.len();
         self.stores.get_mut(dev.0 as usize).ok_or_else(|| no_device(dev, n))
     }
 
     /// `(free, total)` bytes of a device.
     pub(super) fn free_total(&self, dev: DeviceId) -> Result<(u64, u64)> {
-        let s = self.stores.get(dev.0 as usize).ok_or_else(|| no_device(dev, self.stores.len()))?;
+        let s = self.store(dev)?;
         Ok((s.capacity - s.used, s.capacity))
     }
 
     /// Bytes of real memory behind a device's file (exportable extents have files of their own).
     pub(super) fn resident(&self, dev: DeviceId) -> Result<u64> {
-        let s = self.stores.get(dev.0 as usize).ok_or_else(|| no_device(dev, self.stores.len()))?;
-        Ok(os::facts(&s.file)?.resident)
+        Ok(os::facts(&self.store(dev)?.file)?.resident)
     }
 
     /// Takes `size` bytes of a device's capacity and keys for them.
@@ -104,13 +107,13 @@ impl Physical {
             ));
         }
         let key = self.keys(dev, size)?;
-        self.store(dev)?.used += size;
+        self.store_mut(dev)?.used += size;
         Ok(key)
     }
 
     /// Keys alone, for memory that uses no capacity: pinned blocks and imports.
     pub(super) fn keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
-        let s = self.store(dev)?;
+        let s = self.store_mut(dev)?;
         let end = s.next.checked_add(size).filter(|e| *e < 1 << DEVICE_SHIFT).ok_or_else(|| {
             Error::new(Status::OutOfMemory, format!("host device {dev} has no physical addresses left"))
         })?;
@@ -121,7 +124,7 @@ impl Physical {
 
     /// Gives capacity back.
     pub(super) fn give_back(&mut self, dev: DeviceId, size: u64) {
-        if let Ok(s) = self.store(dev) {
+        if let Ok(s) = self.store_mut(dev) {
             s.used = s.used.saturating_sub(size);
         }
     }
@@ -156,7 +159,7 @@ impl Physical {
 
     fn grow_file(&mut self, dev: DeviceId, key: u64, size: u64) -> Result<()> {
         let end = offset_of(key) + size;
-        let s = self.store(dev)?;
+        let s = self.store_mut(dev)?;
         if end > s.file_len {
             let len = end.next_multiple_of(FILE_STEP).min(process::largest_file()).max(end);
             os::set_len(&s.file, len)?;
@@ -192,11 +195,7 @@ impl Physical {
         let x = self.extents.get(&key).ok_or_else(|| Error::internal("a mapping without an extent"))?;
         match &x.own {
             Some((fd, _)) => Ok((fd, 0)),
-            None => self
-                .stores
-                .get(x.dev.0 as usize)
-                .map(|s| (&s.file, offset_of(key)))
-                .ok_or_else(|| Error::internal("an extent without a device")),
+            None => Ok((&self.store(x.dev)?.file, offset_of(key))),
         }
     }
 
@@ -223,7 +222,7 @@ impl Physical {
                 Some((_, inode)) => drop(self.by_inode.remove(&inode)),
                 // Failing to punch costs real memory, not correctness: the offsets are never used
                 // again.
-                None => drop(self.stores.get(dev.0 as usize).map(|s| os::punch_hole(&s.file, offset_of(key), size))),
+                None => drop(self.store(dev).map(|s| os::punch_hole(&s.file, offset_of(key), size))),
             }
         }
         if counted {

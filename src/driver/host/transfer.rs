@@ -42,8 +42,7 @@ impl HostDriver {
         let (to, from) = (range(dst, size)?, range(src, size)?);
         let into_tracked = matches!(place(&st, &to, "copy to")?, Place::Tracked);
         let from_tracked = matches!(place(&st, &from, "copy from")?, Place::Tracked);
-        let capturing = st.lanes.get(lane)?.capture.is_some();
-        if capturing && !(into_tracked && from_tracked) {
+        if st.lanes.is_captured(lane)? && !(into_tracked && from_tracked) {
             st.invalidate_capture(lane);
             return Err(Error::new(
                 Status::Capturing,
@@ -144,9 +143,7 @@ impl HostDriver {
     pub(super) fn block_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64> {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
-        if st.lanes.get(lane)?.capture.is_some() {
-            return Err(Error::new(Status::Capturing, "native_alloc on a stream that is being captured"));
-        }
+        st.lanes.refuse_captured(lane, || "native_alloc on a stream that is being captured".into())?;
         if size == 0 {
             return Err(Error::invalid("native_alloc of 0 bytes"));
         }
@@ -171,9 +168,7 @@ impl HostDriver {
     pub(super) fn block_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()> {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
-        if st.lanes.get(lane)?.capture.is_some() {
-            return Err(Error::new(Status::Capturing, "native_free on a stream that is being captured"));
-        }
+        st.lanes.refuse_captured(lane, || "native_free on a stream that is being captured".into())?;
         st.memory.begin_native_free(ptr)?;
         let submitted = st.submit(lane, Submission::new("native free", Work::NativeFree { va: ptr }));
         submitted.inspect_err(|_| st.memory.undo_native_free(ptr))?;

@@ -22,6 +22,7 @@ impl Pool {
     /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when
     /// that is `None`. With `from`, only if it is in that one.
     pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
+        let elsewhere = |now: Option<&Scope>| from.is_some_and(|from| now.is_none_or(|now| !std::ptr::eq(now, from)));
         // What contains the pointer may be freed and the address handed out again until the lock is
         // held.
         for _ in 0..64 {
@@ -33,7 +34,7 @@ impl Pool {
                     if now.as_ref().is_some_and(|s| s.is_of_reclaimed()) {
                         return Kept::Unknown;
                     }
-                    if from.is_some_and(|from| !now.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
+                    if elsewhere(now.as_deref()) {
                         return Kept::Foreign(id);
                     }
                     let bytes = st.at(place).requested;
@@ -44,7 +45,7 @@ impl Pool {
                 Ok(Found::Dedicated) => {
                     let mut core = lock(&*self.core);
                     let Some(d) = core.dedicated.get_mut(&info.base).filter(|d| d.info.id == id) else { continue };
-                    if from.is_some_and(|from| !d.scope.as_ref().is_some_and(|now| std::ptr::eq(&**now, from))) {
+                    if elsewhere(d.scope.as_deref()) {
                         return Kept::Foreign(id);
                     }
                     if let Some(old) = d.scope.take() {

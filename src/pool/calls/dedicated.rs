@@ -23,7 +23,7 @@ impl Pool {
         if unknown != 0 {
             return Err(Error::invalid(format!("allocation flags {unknown:#x} are not known to this version")));
         }
-        let has = |f: AllocFlags| req.flags.0 & f.0 != 0;
+        let has = |f: AllocFlags| req.flags.has(f);
         if has(AllocFlags::EVICTABLE) != guest.is_some() {
             return Err(Error::invalid("evictable memory needs an evictor; allocate it with gpumem_malloc_with"));
         }
@@ -37,7 +37,7 @@ impl Pool {
             posix_fd: has(AllocFlags::EXPORTABLE),
             rdma: has(AllocFlags::SINGLE_HANDLE) && self.props.rdma,
         };
-        let mapped = round_up(req.size.max(1), self.page).ok_or_else(|| too_large(req.size))?;
+        let mapped = self.whole_pages(req.size.max(1))?;
         let guard = if has(AllocFlags::GUARD) { self.page } else { 0 };
         // A guarded block ends where its mapping ends, as nearly as the promised alignment allows;
         // one to export starts where it starts, since that is what an importer gets.
@@ -128,8 +128,7 @@ impl Pool {
             lane: heap.lane,
             stream_id: self.order.identity(heap.lane),
             users: Vec::new(),
-            exportable: req.flags.0 & AllocFlags::EXPORTABLE.0 != 0,
-            separate: req.flags.0 & AllocFlags::SEPARATE.0 != 0,
+            separate: req.flags.has(AllocFlags::SEPARATE),
             align,
             scope: None,
             counts: owns,
@@ -179,7 +178,7 @@ impl Pool {
     /// still in it, and the addresses are held.
     pub(crate) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
         let held = of.is_some();
-        let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_ref().is_some_and(|s| std::ptr::eq(&**s, of)));
+        let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_deref().is_some_and(|s| std::ptr::eq(s, of)));
         let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
         // All of it under one hold of the lock: who is moving it finds it alive or in its grave.
         let mut core = lock(&*self.core);
@@ -195,8 +194,7 @@ impl Pool {
         let tags = d.users.iter().map(|&l| self.order.tag(l)).chain(d.uses.iter().copied()).chain([tag]).collect();
         self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
         if d.handle.is_some() {
-            self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
-            self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+            self.sub_dedicated_live(d.mapped, d.info.requested);
         }
         self.counters.dedicated_frees.fetch_add(1, Relaxed);
         let Dedicated { va, reserved, handle, .. } = d;
@@ -225,7 +223,7 @@ impl Pool {
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // In a statement of its own: `info` takes the core's lock too.
-        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.exportable, d.handle));
+        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
         let handle = match found {
             Some((true, Some(handle))) => handle,
             Some(_) => {
@@ -248,7 +246,7 @@ impl Pool {
         if size == 0 || size > self.props.total_bytes {
             return Err(Error::invalid(format!("cannot import {size} bytes; pass the size that was allocated")));
         }
-        let mapped = round_up(size, self.page).ok_or_else(|| too_large(size))?;
+        let mapped = self.whole_pages(size)?;
         let _changing = self.change();
         // The memory is another allocation's and counts against its owner's limit, but it is mapped
         // here too.

@@ -62,8 +62,7 @@ fn capturing() -> Error {
 impl Pool {
     /// Allocates memory that can be given up for a while. The guest hears when the allocation ends.
     pub fn malloc_evictable(&self, req: &AllocRequest, guest: Arc<dyn Guest>) -> Result<AllocInfo> {
-        let fixed = AllocFlags::SINGLE_HANDLE.0 | AllocFlags::EXPORTABLE.0;
-        if req.flags.0 & fixed != 0 {
+        if req.flags.has(AllocFlags::SINGLE_HANDLE) || req.flags.has(AllocFlags::EXPORTABLE) {
             return Err(Error::invalid(
                 "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
             ));
@@ -80,13 +79,6 @@ impl Pool {
     /// The most bytes that may be mapped: the limit, or what the device has.
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed).min(self.props.total_bytes)
-    }
-
-    /// Bytes of physical memory that can still be created: within the limit, and what the device
-    /// has.
-    pub fn unmapped(&self) -> Result<u64> {
-        let within = self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed));
-        Ok(self.driver.mem_info(self.dev)?.free.min(within))
     }
 
     /// Begins to move an evictable allocation. `None` when it has ended. The caller has made sure
@@ -239,21 +231,17 @@ impl Pool {
         };
         let accessible = self.driver.set_access(m.va, m.mapped, &self.access);
         let there = self.keep_mapped(m, handle);
-        if accessible.is_ok() && there {
-            return Ok(true);
-        }
-        // Whatever cannot be unmapped stays mapped: its owner's, or its grave's.
-        let unmapped = self.unmap_moving(m);
         if !there {
+            // What cannot be unmapped stays mapped, its grave's.
+            let _ = self.unmap_moving(m);
             self.settle_move(m);
             return Ok(false);
         }
-        match (accessible, unmapped) {
-            (Err(e), Err(u)) => {
-                Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message)))
-            }
-            (Err(e), _) => Err(e),
-            (Ok(()), _) => Err(Error::internal("mapped, and not kept")),
+        let Err(e) = accessible else { return Ok(true) };
+        // What cannot be unmapped stays mapped, its owner's.
+        match self.unmap_moving(m) {
+            Ok(()) => Err(e),
+            Err(u) => Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message))),
         }
     }
 
@@ -279,8 +267,7 @@ impl Pool {
             let mut core = lock(&*self.core);
             let handle = match evictable(&mut core, m.base, m.id) {
                 Some(d) => {
-                    self.counters.dedicated_live.fetch_sub(d.mapped, Relaxed);
-                    self.counters.dedicated_requested.fetch_sub(d.info.requested, Relaxed);
+                    self.sub_dedicated_live(d.mapped, d.info.requested);
                     d.handle.take()
                 }
                 None => core.graves.get_mut(&m.va).and_then(|grave| {
@@ -323,12 +310,10 @@ impl Pool {
             }
             return true;
         }
-        let Core { graves, holes, .. } = &mut *core;
-        if let Some(grave) = graves.get_mut(&m.va) {
+        if let Some(grave) = core.graves.get_mut(&m.va) {
             grave.busy = false;
             if grave.mapped == 0 {
-                holes.rest(m.va, grave.reserved);
-                graves.remove(&m.va);
+                core.close_grave(m.va);
             }
         }
         false

@@ -47,14 +47,17 @@ impl Pool {
     /// The alignment of a request; refuses one that cannot be, and a size that no device has.
     pub(crate) fn checked_align(&self, req: &AllocRequest) -> Result<u64> {
         let align = checked_alignment(req.align)?;
-        if req.size > self.props.total_bytes {
-            self.counters.out_of_memory.fetch_add(1, Relaxed);
-            if req.size > i64::MAX as u64 {
-                return Err(too_large(req.size));
-            }
-            return Err(self.out_of_memory(req.size));
-        }
+        self.check_size(req.size)?;
         Ok(align)
+    }
+
+    /// Refuses a size that no device has.
+    pub(crate) fn check_size(&self, size: u64) -> Result<()> {
+        if size <= self.props.total_bytes {
+            return Ok(());
+        }
+        self.counters.out_of_memory.fetch_add(1, Relaxed);
+        Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) })
     }
 
     /// Allocates with default alignment and flags and no tag, if that is a hit. `stream` is
@@ -113,7 +116,7 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
         return None;
     }
     st.regions.tidy();
-    st.cut_for(size, GRANULE, |_| true)
+    st.cut_for(size, GRANULE)
 }
 
 /// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to

@@ -57,7 +57,6 @@ impl Pool {
 
     /// Whether a stream is being captured, as far as the pool knows.
     pub fn is_capturing(&self) -> bool {
-        let legacy = || self.driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true);
-        self.order.captures.known() || legacy()
+        self.order.captures.known() || self.order.may_be_capturing(&*self.driver, None)
     }
 }

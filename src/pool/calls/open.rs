@@ -1,13 +1,13 @@
 //! Making a pool, and mapping memory ahead for it.
 
 use crate::base::sync::{lock, Apart, AtomicU64, OnceBox, OnceLock};
-use crate::base::{size, DeviceId, Error, Result, Status};
+use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, Watch};
 use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::{Core, Counters, OtherDevices, Pool, Privates};
-use crate::pool::types::{too_large, PoolOptions, Rank, Ranked, Want, NONE};
+use crate::pool::types::{PoolOptions, Rank, Ranked, Want, NONE};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,10 +80,10 @@ impl Pool {
     /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream,
     /// for any to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
-        let heap = self.heap_for(crate::base::StreamHandle::LEGACY)?;
+        let heap = self.heap_for(StreamHandle::LEGACY)?;
         let mut st = heap.lock();
-        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        let want = Want::new(size, GRANULE, (crate::base::StreamHandle::LEGACY, heap.lane));
+        let size = self.whole_pages(bytes)?;
+        let want = Want::new(size, GRANULE, (StreamHandle::LEGACY, heap.lane));
         st.learnt.ahead = true;
         match self.stitch_or_grow(heap, &mut st, want)? {
             Some(r) => {

@@ -1,15 +1,13 @@
 //! Resizing a live allocation.
 
-use crate::base::size::round_up;
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::{in_no_dedicated, Found};
-use crate::pool::heap::{slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
+use crate::pool::heap::{block_size, slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
 use crate::pool::memory::SLOT;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
-use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Scope, Slip, Want};
-use std::sync::atomic::Ordering::Relaxed;
+use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest, Scope, Slip, Want};
 use std::sync::Arc;
 
 /// What became of a wish for another size.
@@ -49,10 +47,7 @@ impl Pool {
     /// stay.
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;
-        if size > self.props.total_bytes {
-            self.counters.out_of_memory.fetch_add(1, Relaxed);
-            return Err(if size > i64::MAX as u64 { too_large(size) } else { self.out_of_memory(size) });
-        }
+        self.check_size(size)?;
         let flags = AllocFlags::default();
         Ok(Resized::Not(match self.find(ptr, "realloc")? {
             Found::Pooled { heap, mut st, place: place @ Place::Object { slab, number } } => {
@@ -135,16 +130,15 @@ impl Pool {
         requested: u64,
         (stream, lane): (StreamHandle, u32),
     ) -> Result<bool> {
-        let size = round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))?;
+        let size = block_size(requested)?;
         st.regions.tidy();
         let old = st.regions.get(region).size;
-        let laid_out = st.is_laid_out();
         // What it happened to get more than it asked for differs between a recorded run and one
         // that is laid out.
-        if laid_out && Some(size) > round_up(st.regions.block(region).requested.max(SLOT), GRANULE) {
+        let (place, before) = (Place::Block { region }, st.regions.block(region).requested);
+        if st.is_laid_out() && size > block_size(before)? {
             return Ok(false);
         }
-        let (place, before) = (Place::Block { region }, st.regions.block(region).requested);
         if st.resize_receipt(place, requested.max(before)).is_err() {
             return Ok(false);
         }

@@ -6,8 +6,8 @@
 //! possible, by asking. A stream that is being captured has no identity that could be asked for, so
 //! it has a heap of its own.
 
-use crate::base::{Result, Status, StreamHandle};
-use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::base::{Result, StreamHandle};
+use crate::pool::heap::{Heap, HeapState, Locked, Now};
 use crate::pool::state::{Key, Pool};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
@@ -77,15 +77,11 @@ impl Pool {
         if let Some(heap) = self.routed_heap(stream)? {
             return Ok(heap);
         }
-        let id = match self.driver.stream_id(self.dev, stream) {
-            Ok(id) => id,
-            Err(e) if e.status == Status::Capturing => {
-                return match self.unclaimed(stream)? {
-                    Some(heap) => Ok(heap),
-                    None => self.captured_heap(stream),
-                };
-            }
-            Err(e) => return Err(e),
+        let Now::Idle(id) = self.now(stream)? else {
+            return match self.unclaimed(stream)? {
+                Some(heap) => Ok(heap),
+                None => self.captured_heap(stream),
+            };
         };
         self.order.captures.over(|| capture_key(stream));
         let here = p.pool.get() == self.number && p.handle.get() == stream.0 && p.id.get() == id;

@@ -9,13 +9,12 @@
 //! submitted to the context so far, live blocks are blocks like any other, and the next arena uses
 //! the heaps that are empty (`shells.rs`).
 
-use crate::base::size::round_up;
 use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
-use crate::pool::heap::{slab, Heap, Life, GRANULE, SMALL_MAX};
+use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool};
-use crate::pool::types::{too_large, AllocRequest, Rank, Ranked};
+use crate::pool::types::{AllocRequest, Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -52,7 +51,7 @@ impl Pool {
         let Some(member) = member else { return self.malloc_in(heap, heap.lock_quick(), req, align) };
         let large = req.size > SMALL_MAX || align > SLOT;
         let size = match large {
-            true => round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?,
+            true => block_size(req.size)?,
             false => slab::class_size(slab::class_of(req.size)),
         };
         let placed = if large { self.place_as_planned(&member, req, size, align) } else { None };

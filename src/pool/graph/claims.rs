@@ -17,11 +17,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 impl StreamPart {
-    /// Its stream was taken for one that is being captured.
-    pub(crate) fn note_met(&self, time: u64) {
-        lock(&self.user).met = time;
-    }
-
     /// The arena is released: what was captured with it is gone.
     pub(crate) fn forget_capture(&self, order: &Order) {
         let met = lock(&self.user).met;
@@ -67,7 +62,7 @@ impl Pool {
                 (user.id, user.eager) = (Some(id), true);
             }
             Now::Captured if user.eager => {
-                self.order.poll(&*self.driver, self.lanes_of(part))?;
+                self.order.poll(&*self.driver, self.heaps_of(&part.heaps).map(|h| h.lane))?;
                 self.hand_over_part(part);
                 user.eager = false;
             }
@@ -134,8 +129,9 @@ impl Pool {
         self.heaps_of(&part.heaps).map(|h| (h.number, h.lock_quick().last_id)).collect()
     }
 
-    fn lanes_of(&self, part: &StreamPart) -> Vec<u32> {
-        self.heaps_of(&part.heaps).map(|h| h.lane).collect()
+    /// A route by its number, if it has not ended.
+    fn route(&self, number: u64) -> Option<Arc<Route>> {
+        lock(&self.privates.routes.list).iter().find(|r| r.number == number).cloned()
     }
 
     /// What is free in the part and not settled waits for the context, and what is used from now on
@@ -156,13 +152,6 @@ impl Pool {
 fn close(claims: &mut [Claim], part: &Arc<StreamPart>, ids: &Ids) {
     for claim in claims.iter_mut().filter(|c| Arc::ptr_eq(&c.part, part) && c.until.is_none()) {
         claim.until = Some(ids.clone());
-    }
-}
-
-impl Pool {
-    /// A route by its number, if it has not ended.
-    pub(crate) fn route(&self, number: u64) -> Option<Arc<Route>> {
-        lock(&self.privates.routes.list).iter().find(|r| r.number == number).cloned()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, G
 use crate::pool::order::Tag;
 use crate::pool::state::{GraphArena, Pool};
 use crate::pool::streams::capture_key;
-use crate::pool::types::{too_large, AllocRequest, Rank, Ranked, Want, NONE};
+use crate::pool::types::{AllocRequest, Rank, Ranked, Want, NONE};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Pool {
         let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
         let len = match bytes {
             0 => usual,
-            n => n.checked_next_multiple_of(self.page).ok_or_else(|| too_large(n))?,
+            n => self.whole_pages(n)?,
         };
         if len == 0 {
             return Ok((0, 0));
@@ -91,8 +91,7 @@ impl Pool {
     /// Maps `bytes` for a stream of the arena ahead.
     pub(crate) fn map_ahead(&self, member: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
         let heap = self.member_heap(member)?;
-        let size = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
-        self.find_span(heap, Want::new(size, GRANULE, (stream, heap.lane))).map(|_| ())
+        self.find_span(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 
     /// A ready region of the heap for the request, whole; its address.

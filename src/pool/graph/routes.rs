@@ -25,32 +25,29 @@ impl Pool {
         span: Option<&Arc<Span>>,
     ) -> Result<Arc<Route>> {
         let mut capture = 0;
-        let mut begun = None;
+        let captures = &self.order.captures;
         let which = match which {
             WhichStreams::Filter(f) => Which::Filter(f),
             WhichStreams::CaptureOf(stream) => {
                 let info = self.driver.capture_info(self.dev, stream)?;
                 let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
                 capture = info.id;
-                Which::Capture { key: capture_key(stream) }
+                let key = capture_key(stream);
+                captures.met(key);
+                Which::Capture { key }
             }
             WhichStreams::Handle(stream) => {
                 let key = capture_key(stream);
-                let id = match self.driver.stream_id(self.dev, stream) {
-                    Ok(id) => Some(id),
-                    Err(e) if e.status == Status::Capturing => None,
-                    Err(e) => return Err(e),
-                };
+                let now = self.now(stream)?;
                 if self.route_of(stream)?.is_some() {
                     return Err(Error::invalid(format!(
                         "stream {stream} allocates from a capture already; end that one first"
                     )));
                 }
-                if id.is_some() {
-                    self.order.captures.over(|| key);
+                if now != Now::Captured {
+                    captures.over(|| key);
                     self.settle_shells(stream)?;
                 }
-                let now = id.map_or(Now::Captured, Now::Idle);
                 let member = self.member(arena, stream, now)?;
                 self.begin_use(&member, stream, now)?;
                 if bytes > 0 {
@@ -60,19 +57,11 @@ impl Pool {
                     Some(span) => self.lay_out(&member, stream, span)?,
                     None => lock(&member.notes).plan = None,
                 }
-                begun = Some(member);
-                Which::Handle { stream, key, id }
+                let time = if now == Now::Captured { captures.met(key) } else { captures.announced(key) };
+                lock(&member.user).met = time;
+                Which::Handle { stream, key, began: now }
             }
         };
-        match &which {
-            Which::Handle { key, id, .. } => {
-                let captures = &self.order.captures;
-                let time = if id.is_some() { captures.announced(*key) } else { captures.met(*key) };
-                begun.iter().for_each(|part| part.note_met(time));
-            }
-            Which::Capture { key } => _ = self.order.captures.met(*key),
-            Which::Filter(_) => {}
-        }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
         let routes = &self.privates.routes;
         let number = routes.begun.fetch_add(1, Relaxed) + 1;
@@ -81,7 +70,7 @@ impl Pool {
         let mut list = lock(&routes.list);
         list.push(route.clone());
         routes.count.store(list.len(), Release);
-        self.order.captures.forget_places();
+        captures.forget_places();
         Ok(route)
     }
 
@@ -149,14 +138,20 @@ impl Pool {
         Ok(None)
     }
 
-    pub(crate) fn claims(&self, route: &Route, stream: StreamHandle) -> Result<Option<Now>> {
+    /// What a stream is now.
+    pub(crate) fn now(&self, stream: StreamHandle) -> Result<Now> {
+        match self.driver.stream_id(self.dev, stream) {
+            Ok(id) => Ok(Now::Idle(id)),
+            Err(e) if e.status == Status::Capturing => Ok(Now::Captured),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What a stream is now, if the route claims it.
+    fn claims(&self, route: &Route, stream: StreamHandle) -> Result<Option<Now>> {
         match &route.which {
             Which::Filter(f) if !f(stream) => Ok(None),
-            Which::Filter(_) => match self.driver.stream_id(self.dev, stream) {
-                Ok(id) => Ok(Some(Now::Idle(id))),
-                Err(e) if e.status == Status::Capturing => Ok(Some(Now::Captured)),
-                Err(e) => Err(e),
-            },
+            Which::Filter(_) => self.now(stream).map(Some),
             Which::Handle { key, .. } | Which::Capture { key } => {
                 let first = *key == capture_key(stream)
                     && match &route.which {
@@ -167,22 +162,17 @@ impl Pool {
                 if !first && known == 0 {
                     return Ok(None);
                 }
-                match self.driver.stream_id(self.dev, stream) {
-                    Ok(_) if !first => Ok(None),
-                    Ok(now) if matches!(&route.which, Which::Handle { id, .. } if *id == Some(now)) => {
-                        Ok(Some(Now::Idle(now)))
-                    }
-                    Ok(_) => {
+                match self.now(stream)? {
+                    Now::Captured => Ok(self.is_part(route, stream, first, known)?.then_some(Now::Captured)),
+                    Now::Idle(_) if !first => Ok(None),
+                    now if matches!(&route.which, Which::Handle { began, .. } if *began == now) => Ok(Some(now)),
+                    Now::Idle(_) => {
                         // Another stream has the handle by now, or the capture that it began in is
                         // over.
                         self.end_route(route);
                         self.order.captures.over(|| *key);
                         Ok(None)
                     }
-                    Err(e) if e.status == Status::Capturing => {
-                        Ok(self.is_part(route, stream, first, known)?.then_some(Now::Captured))
-                    }
-                    Err(e) => Err(e),
                 }
             }
         }

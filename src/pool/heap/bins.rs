@@ -29,11 +29,13 @@ pub(crate) struct Bins {
     heads: Box<[u32]>,
 }
 
-impl Bins {
-    pub(crate) fn new() -> Bins {
+impl Default for Bins {
+    fn default() -> Bins {
         Bins { levels: 0, steps: [0; LEVELS], heads: vec![NONE; LEVELS * STEPS].into_boxed_slice() }
     }
+}
 
+impl Bins {
     /// The number of the bin that holds regions of this size, a non-zero multiple of 512 bytes. The
     /// first 32 sizes have a bin each.
     #[inline]
@@ -93,6 +95,11 @@ impl Bins {
         Some(level * STEPS + self.steps[level].trailing_zeros() as usize)
     }
 
+    /// The non-empty bins with a number of at least `bin`, in order.
+    pub(crate) fn used_from(&self, bin: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(self.next_used(bin), |&b| self.next_used(b + 1))
+    }
+
     /// The last non-empty bin: where the largest region is.
     pub(crate) fn last_used(&self) -> Option<usize> {
         self.last_of(self.levels)
@@ -102,16 +109,16 @@ impl Bins {
     pub(crate) fn used_before(&self, bin: usize) -> Option<usize> {
         let (level, step) = (bin / STEPS, bin % STEPS);
         let here = self.steps.get(level)? & ((1 << step) - 1);
-        match here {
-            0 => self.last_of(self.levels & ((1 << level) - 1)),
-            _ => Some(level * STEPS + 31 - here.leading_zeros() as usize),
+        match here.checked_ilog2() {
+            Some(step) => Some(level * STEPS + step as usize),
+            None => self.last_of(self.levels & ((1 << level) - 1)),
         }
     }
 
     /// The last non-empty bin of these levels.
     fn last_of(&self, levels: u64) -> Option<usize> {
-        let level = 63usize.checked_sub(levels.leading_zeros() as usize)?;
-        Some(level * STEPS + 31 - self.steps[level].leading_zeros() as usize)
+        let level = levels.checked_ilog2()? as usize;
+        Some(level * STEPS + self.steps[level].ilog2() as usize)
     }
 }
 
@@ -136,7 +143,7 @@ mod tests {
 
     #[test]
     fn bitmaps_follow_heads() {
-        let mut b = Bins::new();
+        let mut b = Bins::default();
         assert_eq!(b.next_used(0), None);
         assert_eq!(b.last_used(), None);
         for bin in [3, 40, 41, 1000] {

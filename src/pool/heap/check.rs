@@ -5,8 +5,7 @@ use crate::pool::heap::region::State;
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::{Entry, Index, SLOT};
 use crate::pool::order::Tag;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 impl HeapState {
     /// Checks the invariants written above [`HeapState`].

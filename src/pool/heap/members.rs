@@ -47,9 +47,9 @@ struct List {
 /// Invariants: every record is vacant, or in the list it names, or loose; a list's `joined - left`
 /// is its length; no two lists are of one scope; vacant records have no receipt, and loose ones
 /// have one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// The first is never used, so that 0 is no record.
+    /// The first is never used, so that 0, [`NO_MEMBER`], is no record.
     all: Vec<Member>,
     vacant: u32,
     lists: Vec<Option<List>>,
@@ -60,22 +60,17 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    pub(crate) fn new() -> Members {
-        Members { all: Vec::new(), vacant: NO_MEMBER, lists: Vec::new(), recent: 0, receipts: Vec::new() }
-    }
-
     /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next
     /// one around it that is open. Returns the number of the record, [`NO_MEMBER`] when all are
     /// closed.
     #[inline]
     pub(crate) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
-        match self.lists.get_mut(self.recent as usize) {
-            Some(Some(list)) if Arc::ptr_eq(&list.scope, scope) && !scope.is_closed() => {}
-            _ => {
-                if !self.find_list(pool, heap, scope) {
-                    return NO_MEMBER;
-                }
-            }
+        let again = match self.lists.get(self.recent as usize) {
+            Some(Some(list)) => Arc::ptr_eq(&list.scope, scope) && !scope.is_closed(),
+            _ => false,
+        };
+        if !again && !self.find_list(pool, heap, scope) {
+            return NO_MEMBER;
         }
         let at = self.recent;
         let Some(Some(list)) = self.lists.get_mut(at as usize) else { return NO_MEMBER };
@@ -84,7 +79,7 @@ impl Members {
         let (holder, object) = place.parts();
         let head = list.head;
         let number = self.take_record(Member { holder, object, list: at, prev: NO_MEMBER, next: head });
-        if let Some(old) = self.all.get_mut(head as usize).filter(|_| head != NO_MEMBER) {
+        if let Some(old) = record(&mut self.all, head) {
             old.prev = number;
         }
         if let Some(Some(list)) = self.lists.get_mut(at as usize) {
@@ -96,7 +91,7 @@ impl Members {
     #[inline]
     fn take_record(&mut self, member: Member) -> u32 {
         let number = self.vacant;
-        match self.all.get_mut(number as usize).filter(|_| number != NO_MEMBER) {
+        match record(&mut self.all, number) {
             Some(vacant) => {
                 self.vacant = vacant.next;
                 *vacant = member;
@@ -112,7 +107,7 @@ impl Members {
         self.take_record(Member { holder, object, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
     }
 
-    /// The receipt that a record has.
+    /// The receipt that a record has; [`NO_MEMBER`] has none.
     pub(crate) fn receipt(&self, member: u32) -> Option<&dyn Receipt> {
         self.receipts.get(member as usize)?.as_deref()
     }
@@ -165,16 +160,11 @@ impl Members {
             }
         }
         let list = Some(List { scope: scope.clone(), head: NO_MEMBER, counts: ScopeCounts::default() });
-        let at = match self.lists.iter().position(Option::is_none) {
-            Some(at) => {
-                self.lists[at] = list;
-                at
-            }
-            None => {
-                self.lists.push(list);
-                self.lists.len() - 1
-            }
-        };
+        let at = self.lists.iter().position(Option::is_none).unwrap_or(self.lists.len());
+        if at == self.lists.len() {
+            self.lists.push(None);
+        }
+        self.lists[at] = list;
         self.recent = at as u32;
         true
     }
@@ -183,7 +173,7 @@ impl Members {
         self.lists.iter().position(|l| l.as_ref().is_some_and(|l| std::ptr::eq(&*l.scope, scope)))
     }
 
-    /// The scope that a record is of.
+    /// The scope that a record is of; [`NO_MEMBER`] is of none.
     #[inline]
     pub(crate) fn scope_of(&self, member: u32) -> Option<&Arc<Scope>> {
         let list = self.all.get(member as usize)?.list;
@@ -210,7 +200,7 @@ impl Members {
         let (list, prev, next) = (m.list, m.prev, m.next);
         *m = Member { next: vacant, ..Member::VACANT };
         self.vacant = member;
-        if let Some(n) = self.all.get_mut(next as usize).filter(|_| next != NO_MEMBER) {
+        if let Some(n) = record(&mut self.all, next) {
             n.prev = prev;
         }
         let Some(Some(list)) = self.lists.get_mut(list as usize) else { return };
@@ -225,7 +215,7 @@ impl Members {
 
     /// An allocation in a scope now has `after` bytes.
     pub(crate) fn resized(&self, member: u32, before: u64, after: u64) {
-        if let Some(scope) = self.scope_of(member).filter(|_| member != NO_MEMBER) {
+        if let Some(scope) = self.scope_of(member) {
             scope.shrink(before);
             scope.grow(after);
         }
@@ -246,7 +236,7 @@ impl Members {
         let Some(Some(list)) = self.lists.get_mut(i) else { return 0 };
         let (mut at, mut n) = (list.head, 0);
         for place in places {
-            let Some(m) = self.all.get_mut(at as usize).filter(|_| at != NO_MEMBER) else { break };
+            let Some(m) = record(&mut self.all, at) else { break };
             *place = m.place();
             let next = m.next;
             *m = Member { next: self.vacant, ..Member::VACANT };
@@ -256,7 +246,7 @@ impl Members {
         }
         list.head = at;
         list.counts.left += n as u64;
-        if let Some(m) = self.all.get_mut(at as usize).filter(|_| at != NO_MEMBER) {
+        if let Some(m) = record(&mut self.all, at) {
             m.prev = NO_MEMBER;
         }
         n
@@ -311,6 +301,12 @@ impl Members {
         ensure!(listed == used, "{used} records of allocations in scopes, {listed} in lists");
         Ok(())
     }
+}
+
+/// A record by its number, [`NO_MEMBER`] being none.
+#[inline(always)]
+fn record(all: &mut [Member], number: u32) -> Option<&mut Member> {
+    all.get_mut(number as usize).filter(|_| number != NO_MEMBER)
 }
 
 impl Place {

@@ -133,8 +133,7 @@ impl HeapState {
 
     /// The scope that a live block or object is in.
     pub(crate) fn scope_at(&self, place: Place) -> Option<Arc<Scope>> {
-        let member = self.at(place).member;
-        self.members.scope_of(member).filter(|_| member != NO_MEMBER).cloned()
+        self.members.scope_of(self.at(place).member).cloned()
     }
 
     /// A live block or object goes from the scope that it is in, if it is in one, to another one or
@@ -200,8 +199,7 @@ impl HeapState {
 
     /// The receipt of a block or object that is `requested` bytes large, or going to be.
     pub(crate) fn resize_receipt(&mut self, place: Place, requested: u64) -> Result<()> {
-        let member = self.at(place).member;
-        match self.members.receipt_mut(member).filter(|_| member != NO_MEMBER) {
+        match self.members.receipt_mut(self.at(place).member) {
             Some(receipt) => receipt.resize(rounded(requested)),
             None => Ok(()),
         }

@@ -46,11 +46,13 @@ fn place(size: u64) -> usize {
     ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
 }
 
-impl QuickList {
-    pub(crate) fn new() -> QuickList {
+impl Default for QuickList {
+    fn default() -> QuickList {
         QuickList { places: [Place { size: 0, region: NONE }; PLACES], used: 0, worth: WORTH }
     }
+}
 
+impl QuickList {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.used == 0
@@ -121,7 +123,7 @@ mod tests {
 
     #[test]
     fn keeps_the_last_of_each_size() {
-        let mut q = QuickList::new();
+        let mut q = QuickList::default();
         assert_eq!((q.get(1 << 20), q.pop()), (None, None));
         assert_eq!(q.put(1 << 20, 7), None);
         assert_eq!(q.get(1 << 20), Some(7));
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn keeps_few_where_none_is_wanted_back_and_more_where_they_are() {
-        let (mut q, sizes) = (QuickList::new(), sizes());
+        let (mut q, sizes) = (QuickList::default(), sizes());
         let put_all = |q: &mut QuickList| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
         let empty = |q: &mut QuickList| while q.pop().is_some() {};
         while q.worth > 0 {
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_back_makes_room() {
-        let (mut q, sizes) = (QuickList::new(), sizes());
+        let (mut q, sizes) = (QuickList::default(), sizes());
         q.worth = 0;
         for (&s, i) in sizes[..PLACES - 1].iter().zip(0..) {
             // The first is wanted back again and again.

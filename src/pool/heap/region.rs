@@ -7,11 +7,13 @@
 //! joining regions never touches the edges, so what finds a span by its address changes only when
 //! memory is mapped or leaves.
 
-use crate::base::StreamHandle;
+use crate::base::size::round_up;
+use crate::base::{Result, StreamHandle};
 use crate::pool::heap::bins::Bins;
 use crate::pool::heap::quick_list::QuickList;
+use crate::pool::memory::SLOT;
 use crate::pool::order::Tag;
-use crate::pool::types::NONE;
+use crate::pool::types::{too_large, NONE};
 use rustc_hash::FxHashMap;
 
 /// Smallest unit of a large block and of every free region, bytes.
@@ -20,6 +22,12 @@ pub(crate) const GRANULE: u64 = 512;
 /// A remainder smaller than this stays with the block in front of it: no request could use it
 /// alone.
 pub(crate) const MIN_SPLIT: u64 = 4096;
+
+/// Bytes of the block for a request: one slot at least, so that no two blocks start in the same slot
+/// of the index.
+pub(crate) fn block_size(requested: u64) -> Result<u64> {
+    round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))
+}
 
 /// How many regions of one bin a search looks at.
 const LOOK: usize = 12;
@@ -100,6 +108,7 @@ impl Region {
 /// Invariants: a span's regions tile it; no two neighbours are both ready; a region is in a bin iff
 /// it is ready, and in the quick list iff it is quick; `ready_bytes` is the sum of the sizes of the
 /// ready and the quick; sizes and addresses are multiples of [`GRANULE`].
+#[derive(Default)]
 pub(crate) struct Regions {
     pub(crate) all: Vec<Region>,
     /// By region.
@@ -113,18 +122,6 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub(crate) fn new() -> Regions {
-        Regions {
-            all: Vec::new(),
-            blocks: Vec::new(),
-            vacant: Vec::new(),
-            bins: Bins::new(),
-            quick: QuickList::new(),
-            edges: FxHashMap::default(),
-            ready_bytes: 0,
-        }
-    }
-
     #[inline]
     pub(crate) fn get(&self, r: u32) -> &Region {
         &self.all[r as usize]
@@ -173,8 +170,7 @@ impl Regions {
 
     /// Every ready region of at least `size` bytes, smallest bins first.
     pub(crate) fn ready_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
-        let bins =
-            std::iter::successors(self.bins.next_used(Bins::index(size.max(GRANULE))), |&b| self.bins.next_used(b + 1));
+        let bins = self.bins.used_from(Bins::index(size.max(GRANULE)));
         bins.flat_map(|b| self.bin(b)).filter(move |&r| self.get(r).size >= size)
     }
 
@@ -234,14 +230,7 @@ impl Regions {
         // Regions of the request's own bin may all be too small or misaligned; larger ones always
         // fit.
         let sure = size.checked_add(align - GRANULE)?;
-        let mut bin = self.bins.next_used(Bins::index(sure) + 1);
-        while let Some(b) = bin {
-            if let Some(r) = self.bin(b).find(|&r| fits(self.get(r))) {
-                return Some(r);
-            }
-            bin = self.bins.next_used(b + 1);
-        }
-        None
+        self.bins.used_from(Bins::index(sure) + 1).flat_map(|b| self.bin(b)).find(|&r| fits(self.get(r)))
     }
 
     /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the
@@ -366,7 +355,7 @@ impl Regions {
     }
 
     /// Checks the invariants written above; `Err` says which one fails where.
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> std::result::Result<(), String> {
         let (mut ready, mut quick) = (0, 0);
         let mut seen = self.validate_spans()?;
         for first in self.spans() {
@@ -400,9 +389,7 @@ impl Regions {
         }
         ensure!(quick == self.quick.len(), "{quick} quick regions, {} in the quick list", self.quick.len());
         ensure!(ready == self.ready_bytes, "ready_bytes is {}, the regions add up to {ready}", self.ready_bytes);
-        let binned: usize = std::iter::successors(self.bins.next_used(0), |&b| self.bins.next_used(b + 1))
-            .map(|b| self.bin(b).count())
-            .sum();
+        let binned = self.bins.used_from(0).flat_map(|b| self.bin(b)).count();
         let ready_count = self.all.iter().filter(|r| r.state == State::Ready).count();
         ensure!(binned == ready_count, "{binned} regions in bins, {ready_count} ready");
         ensure!(seen + self.vacant.len() == self.all.len(), "{seen} regions linked of {}", self.all.len());
@@ -607,7 +594,7 @@ impl Regions {
 
     /// Checks that every span has two edges, where they should be; returns how many edges there
     /// are.
-    pub(crate) fn validate_spans(&self) -> Result<usize, String> {
+    pub(crate) fn validate_spans(&self) -> std::result::Result<usize, String> {
         let (mut starts, mut ends) = (0, 0);
         for (&addr, &edge) in &self.edges {
             let e = self.get(edge);
@@ -628,7 +615,7 @@ mod tests {
 
     #[test]
     fn a_hint_may_be_right_or_wrong() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::default();
         let [a, b] = [10, 20].map(|at| {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED)
@@ -643,7 +630,7 @@ mod tests {
 
     #[test]
     fn takes_neighbours_and_gives_back_the_rest() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::default();
         for at in [10, 18] {
             let r = regions.add(at * P, 4 * P);
             regions.make_ready(r, Tag::SETTLED);
@@ -661,7 +648,7 @@ mod tests {
 
     #[test]
     fn numbers_start_over_when_nothing_is_left() {
-        let mut regions = Regions::new();
+        let mut regions = Regions::default();
         let numbers = |regions: &mut Regions| {
             let r = regions.add(10 * P, 8 * P);
             let r = regions.make_ready(r, Tag::SETTLED);

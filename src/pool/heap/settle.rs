@@ -1,6 +1,6 @@
 //! What of a heap waits for other streams, and making it ready.
 
-use crate::pool::heap::region::{Region, State, GRANULE, MIN_SPLIT};
+use crate::pool::heap::region::{Region, State, MIN_SPLIT};
 use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
@@ -174,14 +174,14 @@ impl HeapState {
     /// at `align`: the smallest such, cut to size and marked live. Only that lane may use what is
     /// left over, too, so that goes on waiting.
     pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
-        let fits = |r: &Region| r.addr.next_multiple_of(align) == r.addr && r.size >= size;
+        let fits = |r: &Region| r.addr.is_multiple_of(align) && r.size >= size;
         let own = self.waiting_of(lane, order).filter(|&r| fits(self.regions.get(r)));
         let best = own.min_by_key(|&r| self.regions.get(r).size)?;
         let tag = self.regions.get(best).order;
         self.waiting_bytes -= self.regions.get(best).size;
         self.regions.get_mut(best).state = State::Live;
         let spare = self.regions.get(best).size - size;
-        if spare >= MIN_SPLIT.max(GRANULE) {
+        if spare >= MIN_SPLIT {
             let rest = self.regions.split(best, size);
             self.wait_for(rest, &[tag]);
         }

@@ -158,6 +158,11 @@ impl Slab {
         }
     }
 
+    /// Whether no object is in use and none pending.
+    fn is_empty(&self) -> bool {
+        self.used == 0 && self.pending == 0
+    }
+
     fn has_free(&self) -> bool {
         self.free.iter().fold(0, |all, w| all | w) != 0
     }
@@ -182,11 +187,13 @@ pub(crate) enum AfterFree {
     Drop,
 }
 
-impl Slabs {
-    pub(crate) fn new() -> Slabs {
+impl Default for Slabs {
+    fn default() -> Slabs {
         Slabs { all: Vec::new(), vacant: Vec::new(), heads: [NONE; CLASSES], empty: [0; CLASSES] }
     }
+}
 
+impl Slabs {
     #[inline]
     pub(crate) fn try_get(&self, s: u32) -> Option<&Slab> {
         self.all.get(s as usize).filter(|s| s.region != NONE)
@@ -209,7 +216,7 @@ impl Slabs {
         slab.free[word] &= slab.free[word] - 1;
         slab.objects[n as usize] = Object { id, requested: requested as u32, member: NO_MEMBER };
         let addr = slab.addr_of(n);
-        if slab.used == 0 && slab.pending == 0 {
+        if slab.is_empty() {
             self.empty[class] -= 1;
         }
         slab.used += 1;
@@ -307,8 +314,7 @@ impl Slabs {
         let slab = &mut self.all[s as usize];
         let was_full = !slab.has_free();
         slab.free[n as usize / 64] |= 1 << (n % 64);
-        let empty = slab.used == 0 && slab.pending == 0;
-        let (old, class) = (slab.old, slab.class as usize);
+        let (empty, old, class) = (slab.is_empty(), slab.old, slab.class as usize);
         if was_full && !old {
             self.link(s);
         }
@@ -342,7 +348,7 @@ impl Slabs {
     /// A slab with no object in use and none pending, if there is one that is not `old`.
     pub(crate) fn find_empty(&self) -> Option<u32> {
         let class = self.empty.iter().position(|&n| n > 0)?;
-        self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.used == 0 && s.pending == 0).map(|(i, _)| i)
+        self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.is_empty()).map(|(i, _)| i)
     }
 
     /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are
@@ -358,7 +364,7 @@ impl Slabs {
             slab.old = true;
             slab.list_prev = NONE;
             slab.list_next = NONE;
-            if slab.used == 0 && slab.pending == 0 {
+            if slab.is_empty() {
                 self.empty[class] -= 1;
                 empty.push(s);
             }
@@ -410,7 +416,7 @@ impl Slabs {
             ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
             let right = listed.contains(&i) == (free > 0 && !s.old);
             ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
-            if s.used == 0 && s.pending == 0 && !s.old {
+            if s.is_empty() && !s.old {
                 empty[s.class as usize] += 1;
             }
         }

@@ -22,7 +22,7 @@ fn classes_cover_every_small_size_with_little_waste() {
 #[test]
 fn objects_are_found_by_any_address_in_them() {
     for class in 0..CLASSES {
-        let mut slabs = Slabs::new();
+        let mut slabs = Slabs::default();
         let i = slabs.add(class, 1 << 30, 0);
         let capacity = slabs.try_get(i).map_or(0, |s| s.capacity);
         let containing = |addr| slabs.try_get(i).and_then(|s| s.object_containing(addr));
@@ -46,7 +46,7 @@ fn aligned_classes_start_objects_at_multiples() {
 
 #[test]
 fn objects_come_back_and_one_empty_slab_stays() {
-    let mut s = Slabs::new();
+    let mut s = Slabs::default();
     let class = class_of(1000);
     assert_eq!(s.alloc(class, 1000, 1), None);
     let a = s.add(class, 1 << 20, 0);

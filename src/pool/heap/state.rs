@@ -72,6 +72,16 @@ impl Heap {
         Some(st)
     }
 
+    /// Like [`Self::try_lock`], if others may have what is free here: not where it is kept for graphs.
+    pub(crate) fn try_lock_open(&self) -> Option<Locked<'_, HeapState>> {
+        self.try_lock().filter(|st| st.private.is_none())
+    }
+
+    /// Whether it serves a stream as it comes: neither captures nor a capture arena.
+    pub(crate) fn is_ordinary(&self, st: &HeapState) -> bool {
+        st.private.is_none() && !self.of_captures
+    }
+
     /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
     #[inline]
     pub(crate) fn lock_quick(&self) -> Locked<'_, HeapState> {
@@ -121,6 +131,7 @@ fn more_ids() -> u64 {
 ///
 /// What every hit looks at comes first, in as few cache lines as it takes: they compete with all
 /// that a workload touches.
+#[derive(Default)]
 #[repr(C)]
 pub(crate) struct HeapState {
     pub(crate) number: u32,
@@ -177,39 +188,7 @@ pub(crate) struct HeapState {
 
 impl HeapState {
     pub(crate) fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
-        HeapState {
-            number,
-            lane,
-            identity,
-            regions: Regions::new(),
-            extents: Extents::of_pages(page),
-            slabs: Slabs::new(),
-            waiting: Waiting::default(),
-            waiting_bytes: 0,
-            batch: OwnBatch::default(),
-            least_ready: 0,
-            users: HashMap::new(),
-            members: Members::new(),
-            counter: None,
-            tags: HashMap::new(),
-            last_id: 0,
-            live_bytes: 0,
-            most_live: 0,
-            requested_bytes: 0,
-            mallocs: 0,
-            frees: 0,
-            moves: 0,
-            moves_when_empty: 0,
-            moved: 0,
-            stitches: 0,
-            learnt: Learnt::default(),
-            short_at: 0,
-            vain: Vain::default(),
-            asking: Backoff::default(),
-            private: None,
-            grown_to: 0,
-            room: (0, 0),
-        }
+        HeapState { number, lane, identity, extents: Extents::of_pages(page), ..HeapState::default() }
     }
 
     /// A number that no other allocation of the process has, larger than those before it in this
@@ -251,7 +230,7 @@ impl HeapState {
             return Some(r);
         }
         self.regions.tidy();
-        self.cut_for(size, align, |_| true)
+        self.cut_for(size, align)
     }
 
     /// The region last freed by a request of just this size, live.
@@ -265,7 +244,13 @@ impl HeapState {
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked
     /// live.
     #[inline]
-    pub(crate) fn cut_for(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
+    pub(crate) fn cut_for(&mut self, size: u64, align: u64) -> Option<u32> {
+        self.cut_where(size, align, |_| true)
+    }
+
+    /// Like [`Self::cut_for`], out of a region that `accept`s.
+    #[inline]
+    pub(crate) fn cut_where(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
         Some(self.cut_at(r, size, align))

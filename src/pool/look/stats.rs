@@ -171,6 +171,6 @@ impl Pool {
             st.most_live = st.live_bytes;
         }
         self.counters.dedicated_most.store(self.counters.dedicated_live.load(Relaxed), Relaxed);
-        self.counters.peak_mapped.store(self.counters.mapped.load(Relaxed), Relaxed);
+        self.counters.peak_mapped.store(self.mapped_now(), Relaxed);
     }
 }

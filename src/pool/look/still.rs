@@ -110,7 +110,7 @@ impl Still<'_> {
 
     /// Checks the invariants.
     pub fn validate(&self) -> Result<()> {
-        self.pool.order.validate()?;
+        self.pool.order.validate().map_err(|e| self.wrong(e))?;
         self.private().map_err(|e| self.wrong(e))?;
         self.memory().map_err(|e| self.wrong(e))
     }

@@ -27,7 +27,6 @@ pub(crate) struct Dedicated {
     pub(crate) lane: u32,
     pub(crate) stream_id: u64,
     pub(crate) users: Vec<u32>,
-    pub(crate) exportable: bool,
     pub(crate) separate: bool,
     pub(crate) align: u64,
     pub(crate) scope: Option<Arc<Scope>>,

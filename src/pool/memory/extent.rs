@@ -23,6 +23,7 @@ pub(crate) struct Mapped {
 ///
 /// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes,
 /// `len` their number.
+#[derive(Default)]
 pub(crate) struct Extents {
     /// No extent is smaller than a page, so no two start in one.
     pages: Pages<Mapped>,
@@ -33,7 +34,7 @@ pub(crate) struct Extents {
 impl Extents {
     /// None yet, of a pool with pages of this size (a power of two).
     pub(crate) fn of_pages(page: u64) -> Extents {
-        Extents { pages: Pages::new(page), bytes: 0, len: 0 }
+        Extents { pages: Pages::new(page), ..Extents::default() }
     }
 
     /// The smallest extent there can be, bytes.
@@ -125,8 +126,7 @@ pub(crate) fn ladder(bytes: u64, page: u64, max: u64) -> Vec<u64> {
         left -= largest;
     }
     while left > 0 {
-        let pages = left / page;
-        let size = page << (63 - pages.leading_zeros());
+        let size = page << (left / page).ilog2();
         sizes.push(size);
         left -= size;
     }

@@ -34,6 +34,12 @@ pub(crate) struct Pages<T> {
     leaves: FxHashMap<u64, Leaf<T>>,
 }
 
+impl<T: Copy> Default for Pages<T> {
+    fn default() -> Pages<T> {
+        Pages::new(1)
+    }
+}
+
 impl<T: Copy> Pages<T> {
     /// An empty table for pages of this size (a power of two).
     pub(crate) fn new(page: u64) -> Pages<T> {

@@ -325,8 +325,7 @@ impl Order {
 
     /// `heed`: not while a capture was met whose end has not been seen.
     fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
-        let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
-        if stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY) || self.in_debt() {
+        if self.may_be_capturing(driver, stream) || self.in_debt() {
             return Ok(false);
         }
         if lock(&*self.context).len() >= MANY_MARKERS {
@@ -340,9 +339,7 @@ impl Order {
         }
         let event = self.event(driver)?;
         let mut queue = lock(&*self.context);
-        let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        // A thread that owed before the epochs were closed may have read one of them.
-        fence(SeqCst);
+        let closed = self.close_all();
         if self.in_debt() {
             lock(&*self.spare).push(event);
             return Ok(false);
@@ -364,15 +361,26 @@ impl Order {
         Ok(true)
     }
 
+    /// Whether `stream` is being captured, or the legacy stream shows that another one is, or the
+    /// driver does not say.
+    pub(crate) fn may_be_capturing(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> bool {
+        let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
+        stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY)
+    }
+
+    /// Closes the open epoch of every lane; returns them, lane by lane.
+    fn close_all(&self) -> Vec<u64> {
+        let closed = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
+        // A thread that owed before the epochs were closed may have read one of them.
+        fence(SeqCst);
+        closed
+    }
+
     /// Asks the device how far the context's markers and those of some lanes have come.
     pub(crate) fn poll(&self, driver: &dyn Driver, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
         self.poll_context(driver)?;
-        lanes.into_iter().try_for_each(|lane| self.poll_lane(driver, lane))
-    }
-
-    fn poll_lane(&self, driver: &dyn Driver, lane: u32) -> Result<()> {
-        let Some(l) = self.lane(lane) else { return Ok(()) };
-        self.pop_done(driver, l, &mut lock(&l.markers))
+        let mut lanes = lanes.into_iter().filter_map(|lane| self.lane(lane));
+        lanes.try_for_each(|l| self.pop_done(driver, l, &mut lock(&l.markers)))
     }
 
     /// Drops the markers of a lane that the device has passed, from the oldest on.
@@ -407,8 +415,7 @@ impl Order {
     pub(crate) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
         const QUERIES: u32 = 512;
         for _ in 0..QUERIES {
-            self.poll_context(driver)?;
-            if lock(&*self.context).is_empty() {
+            if self.context_is_passed(driver)? {
                 break;
             }
         }
@@ -458,24 +465,19 @@ impl Order {
     pub(crate) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
         let marked = self.mark_context_at_any_price(driver, stream)?;
         self.sync(driver)?;
-        if !marked && !driver.stream_is_capturing(self.dev, StreamHandle::LEGACY).unwrap_or(true) {
-            let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
-            if !stream.is_some_and(capturing) {
-                return match self.sync_device(driver) {
-                    Err(e) if e.status == Status::Capturing => Ok(()),
-                    done => done,
-                };
-            }
+        if marked || self.may_be_capturing(driver, stream) {
+            return Ok(());
         }
-        Ok(())
+        match self.sync_device(driver) {
+            Err(e) if e.status == Status::Capturing => Ok(()),
+            done => done,
+        }
     }
 
     /// What a context marker and a wait for it would do, where there is none: on a driver that has
     /// none, or while a wait for other devices is owed.
     pub(crate) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
-        let closed: Vec<u64> = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        // A thread that owed before the epochs were closed may have read one of them.
-        fence(SeqCst);
+        let closed = self.close_all();
         let owed = self.owed.load(Relaxed);
         let owes = owed > self.paid.load(Acquire);
         let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
@@ -504,16 +506,13 @@ impl Order {
 
     /// The invariants written above [`Lane`], and that every event is spare or pending. Others may
     /// record events meanwhile: they wait, and who has one in hand puts it away first.
-    pub(crate) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> std::result::Result<(), String> {
         let lanes: Vec<_> = self.in_use().map(|l| (l, l.markers.lock_among_others())).collect();
         for (i, (l, markers)) in lanes.iter().enumerate() {
             let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
-            if !(done <= marked && marked < epoch) {
-                return Err(Error::internal(format!("lane {i}: done {done} <= marked {marked} < epoch {epoch} fails")));
-            }
-            if !markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch) {
-                return Err(Error::internal(format!("lane {i}: markers out of order")));
-            }
+            let ordered = done <= marked && marked < epoch;
+            ensure!(ordered, "lane {i}: done {done} <= marked {marked} < epoch {epoch} fails");
+            ensure!(markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch), "lane {i}: markers out of order");
         }
         // Markers of the context are recorded under this one.
         let _captures = self.captures.lock_among_others();
@@ -521,9 +520,7 @@ impl Order {
         let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
         let events = context.len() + lock(&*self.spare).len() + pending;
         let made = self.events.load(Relaxed);
-        if events as u64 != made {
-            return Err(Error::internal(format!("{made} events were made, {events} are spare or pending")));
-        }
+        ensure!(events as u64 == made, "{made} events were made, {events} are spare or pending");
         Ok(())
     }
 }

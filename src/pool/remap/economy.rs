@@ -130,7 +130,7 @@ impl Pool {
             l.halved = 0;
         }
         let c = &self.counters;
-        let remapped = still_earned(c.remapped.load(Relaxed), c.most_live.load(Relaxed), c.mapped.load(Relaxed));
+        let remapped = still_earned(c.remapped.load(Relaxed), c.most_live.load(Relaxed), self.mapped_now());
         c.remapped.fetch_min(remapped, Relaxed);
         c.behind_at.fetch_min(remapped, Relaxed);
     }
@@ -157,7 +157,7 @@ impl Pool {
     /// What the budget of all heaps leaves for a growth, bytes, but for what is in flight. No limit
     /// where other heaps do not hold `size` free bytes, or much and a part of it, in extents.
     pub(crate) fn budget(&self, heap: &Heap, st: &HeapState, size: u64) -> u64 {
-        if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || heap.of_captures {
+        if self.heap_count.load(Relaxed) < 2 || !heap.is_ordinary(st) {
             return u64::MAX;
         }
         let live = self.live_now() + size;
@@ -175,16 +175,16 @@ impl Pool {
         let earned = earned(self.counters.remapped.load(Relaxed), peak, options.earned_permille / EARNED_TOGETHER);
         let slack = share(options.slack_permille) + heaps * options.slack_floor / FLOOR_TOGETHER;
         let all = peak + slack + earned.max(share(options.bought_permille));
-        all.saturating_sub(self.counters.mapped.load(Relaxed))
+        all.saturating_sub(self.mapped_now())
     }
 
     /// Freed bytes that the device has not passed, as far as is known. What cannot be looked at
     /// counts.
     pub(crate) fn in_flight(&self, heap: &Heap, st: &HeapState, reach: usize) -> u64 {
-        let of_others = self.others_with(heap, self.page).take(reach).map(|other| {
-            let found = other.try_lock().filter(|st| st.private.is_none());
-            found.map_or(other.free.load(Relaxed), |st| st.in_flight(&self.order))
-        });
+        let of_others = self
+            .others_with(heap, self.page)
+            .take(reach)
+            .map(|other| other.try_lock_open().map_or(other.free.load(Relaxed), |st| st.in_flight(&self.order)));
         st.in_flight(&self.order) + of_others.sum::<u64>()
     }
 

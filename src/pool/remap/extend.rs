@@ -13,7 +13,7 @@ use crate::pool::memory::{Extent, RunId, Supply};
 use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
-use crate::pool::remap::sources::{take_out_all, Others, Source};
+use crate::pool::remap::sources::{bytes_of, take_out_all, Others, Source};
 use crate::pool::remap::stitch::{plan, Plan, Room};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{too_large, Want, NONE};
@@ -63,14 +63,14 @@ impl Pool {
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
             if let Outcome::Done(cut) = self.stitch_at(heap, st, want, anchor)? {
-                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align, |_| true)) {
+                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align)) {
                     return Ok(Some(r));
                 }
             }
         }
         match self.stitch_at(heap, st, want, None)? {
             Outcome::Done(Some(cut)) => Ok(Some(cut)),
-            _ => Ok(st.cut_for(want.size, want.align, |_| true)),
+            _ => Ok(st.cut_for(want.size, want.align)),
         }
     }
 
@@ -85,7 +85,7 @@ impl Pool {
         // What is captured does not run behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
-        let movable = sources.iter().map(|s| s.extent.size).sum::<u64>() + lock(&*self.core).stock.bytes();
+        let movable = bytes_of(&sources) + lock(&*self.core).stock.bytes();
         if need > movable {
             self.refine(st, want, need - movable);
         }
@@ -174,9 +174,9 @@ impl Pool {
         (need, want): (u64, Want),
         unsettled: bool,
     ) -> Result<(Vec<Source>, Others<'a>)> {
-        let mut sources = self.sources(me.number, st, anchor.map(|a| a.region), |_| true);
+        let mut sources = self.sources(st, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
-        let mut have: u64 = sources.iter().map(|s| s.extent.size).sum();
+        let mut have = bytes_of(&sources);
         for other in self.others_with(me, self.page).take(want.reach) {
             if have >= need {
                 break;
@@ -185,9 +185,9 @@ impl Pool {
             self.order.poll(&*self.driver, [other.lane])?;
             st.settle(&self.order, &self.index);
             let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
-            let found = self.sources(other.number, &st, None, usable);
+            let found = self.sources(&st, None, usable);
             if !found.is_empty() {
-                have += found.iter().map(|s| s.extent.size).sum::<u64>();
+                have += bytes_of(&found);
                 sources.extend(found);
                 others.insert(other.number, (other, st));
             }
@@ -243,8 +243,10 @@ impl Pool {
     ) -> Result<Outcome> {
         // Other streams' memory that the device has not passed: this stream waits for it, on the
         // device. A wait too many, should what follows fail, does no harm.
+        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        let remapped = bytes_of(moves.iter().copied());
         let mut waited = false;
-        for s in plan.moves.iter().map(|&i| &sources[i]).filter(|s| s.heap != heap.number) {
+        for s in moves.iter().filter(|s| s.heap != heap.number) {
             if !self.usable(s.tag, heap, want.lane) {
                 waited = true;
                 if !self.order.wait(&*self.driver, s.tag, want.stream)? {
@@ -253,18 +255,16 @@ impl Pool {
             }
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot tell.
-        let may_share = self.heap_count.load(Relaxed) > 1 && st.private.is_none() && !heap.of_captures;
-        let tells = may_share && (!plan.moves.is_empty() || self.is_shared(heap));
+        let may_share = self.heap_count.load(Relaxed) > 1 && heap.is_ordinary(st);
+        let tells = may_share && (!moves.is_empty() || self.is_shared(heap));
         let marked = tells.then(|| self.mark_here(want));
-        let planned = plan.creates.iter().sum::<u64>();
-        let largest = plan.creates.first().copied().unwrap_or(self.page);
-        let supply = self.supply(want, &plan.creates, largest)?;
+        let supply = self.supply(want, &plan.creates)?;
         let created = supply.create.iter().sum::<u64>();
         let range = match created {
-            0 => nvtx::range(c"stitch", plan.bytes(sources)),
+            0 => nvtx::range(c"stitch", remapped + plan.creates.iter().sum::<u64>()),
             new => nvtx::range(c"growth", new),
         };
-        let run = self.map_supply(anchor, want, sources, plan, &supply, planned);
+        let run = self.map_supply(anchor, want, &moves, &supply);
         drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -281,8 +281,9 @@ impl Pool {
             // Of another lane only when settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
         }
+        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         self.say(|| {
-            let (moved, stocked, created) = (plan.moves.len(), supply.stocked.len(), supply.create.len());
+            let (moved, stocked, created) = (moves.len(), supply.stocked.len(), supply.create.len());
             let place = match anchor {
                 Some(a) if a.in_front => "in front of a free region",
                 Some(_) => "behind a free region",
@@ -291,15 +292,12 @@ impl Pool {
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
                 heap.number,
-                human(run.iter().map(|e| e.size).sum()),
+                human(run_bytes),
                 human(want.size),
             )
         });
-        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
-        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let own = moves.iter().filter(|s| s.heap == heap.number).count();
         st.count_moves(moves.len() as u64, own as u64);
-        let remapped = moves.iter().map(|s| s.extent.size).sum::<u64>();
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
         if let Some(marked) = marked {
@@ -318,7 +316,8 @@ impl Pool {
     /// Makes up the planned sizes out of the stock as far as possible. Before anything is created,
     /// the device is asked about what other streams have left there: with a marker of the context
     /// where that is much, as a stream that rests records none.
-    fn supply(&self, want: Want, sizes: &[u64], largest: u64) -> Result<Supply> {
+    fn supply(&self, want: Want, sizes: &[u64]) -> Result<Supply> {
+        let largest = sizes.first().copied().unwrap_or(self.page);
         let mut core = lock(&*self.core);
         let supply = core.stock.supply(sizes, self.page, largest, want.lane, &self.order);
         if supply.create.is_empty() || core.stock.bytes() == 0 {
@@ -342,25 +341,21 @@ impl Pool {
         Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, want.lane, &self.order))
     }
 
-    /// Takes addresses and maps everything a plan needs there. Returns the addresses and the
+    /// Takes addresses and maps everything a stitch needs there. Returns the addresses and the
     /// extents in their order, or `None` when there is no room next to the anchor.
     fn map_supply(
         &self,
         anchor: Option<Anchor>,
         want: Want,
-        sources: &[Source],
-        plan: &Plan,
+        moves: &[&Source],
         supply: &Supply,
-        planned: u64,
     ) -> Result<Option<(u64, Vec<Extent>)>> {
-        let stocked: u64 = supply.stocked.iter().map(|x| x.0.size).sum();
-        let created: u64 = supply.create.iter().sum();
-        let len = plan.bytes(sources) - planned + stocked + created;
+        let moved = moves.iter().map(|s| s.extent).chain(supply.stocked.iter().map(|x| x.0));
+        let len = moved.clone().map(|e| e.size).sum::<u64>() + supply.create.iter().sum::<u64>();
         let place = anchor.map(|a| (a.start(len), a.kept));
         let Some(va) = self.take_addresses(place, len, want.align)? else {
             return Ok(None);
         };
-        let moved = plan.moves.iter().map(|&i| sources[i].extent).chain(supply.stocked.iter().map(|x| x.0));
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 
@@ -381,7 +376,7 @@ impl Pool {
             }
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
-            let sources = self.sources(heap.number, st, Some(anchor.region), |_| true);
+            let sources = self.sources(st, Some(anchor.region), |_| true);
             let room = self.room(heap, st, Want { size: need, ..want });
             // A block that grows by little each time would be made of pages.
             let only_grows = sources.is_empty() && st.private.is_none() && need <= SMALL_GROWTH;
@@ -399,16 +394,12 @@ impl Pool {
                 Err(e) => return Err(e),
             }
         }
-        let next = st.regions.get(r).next;
-        if st.regions.get(next).state != State::Ready {
+        let (next, extra) = (st.regions.get(r).next, size - have);
+        let behind = st.regions.get(next);
+        if behind.state != State::Ready || behind.size < extra {
             return Ok(false);
         }
-        let extra = size - have;
-        let (addr, whole) = (st.regions.get(next).addr, st.regions.get(next).size);
-        if extra > whole {
-            return Ok(false);
-        }
-        st.regions.cut(next, addr, extra);
+        st.regions.cut(next, behind.addr, extra);
         st.regions.absorb_next(r);
         Ok(true)
     }
@@ -511,7 +502,7 @@ fn pieces(mut sources: Vec<&Source>) -> Vec<Neighbours> {
     sources.sort_unstable_by_key(|s| s.addr);
     let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
     for s in sources {
-        let end = s.addr + s.extent.size;
+        let end = s.end();
         match pieces.last_mut() {
             Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
             _ => pieces.push(Neighbours { heap: s.heap, region: s.region, addr: s.addr, end }),

@@ -18,7 +18,7 @@ use crate::pool::types::Want;
 /// A run that can be taken back: what of it lies in this heap is in the regions that its parts
 /// name.
 #[derive(Clone, Copy)]
-pub(crate) struct Free {
+struct Free {
     /// How many extents lie in this heap: the others are in stock.
     moved: u64,
     /// When the run was last used.
@@ -31,20 +31,15 @@ impl Pool {
     pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
-        let region = self.take_run(&mut core, heap, st, run, want)?;
+        let free = self.look_at(&mut core, heap, st, run, want)?;
+        let region = self.bring_back(&mut core, heap, st, run, free, want);
         st.learnt.memo.followed();
         Some(region)
     }
 
-    /// Takes a run back if it can be, and cuts the request out.
-    fn take_run(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, want: Want) -> Option<u32> {
-        let free = self.look_at(core, heap, st, run, want)?;
-        Some(self.bring_back(core, heap, st, run, free, want))
-    }
-
     /// Whether a run can be taken back for a request. If so, the parts that are kept for it are
     /// what it is made of.
-    pub(crate) fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
+    fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
         if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
@@ -56,15 +51,7 @@ impl Pool {
     }
 
     /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out.
-    pub(crate) fn bring_back(
-        &self,
-        core: &mut Core,
-        heap: &Heap,
-        st: &mut HeapState,
-        run: RunId,
-        free: Free,
-        want: Want,
-    ) -> u32 {
+    fn bring_back(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, free: Free, want: Want) -> u32 {
         let Free { moved, order } = free;
         let parts = core.aliases.kept(run);
         let (start, end, len) = core.aliases.bounds(run);

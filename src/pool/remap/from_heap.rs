@@ -1,9 +1,10 @@
 //! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by
 //! search.
 
-use crate::base::size::round_up;
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{slab, Block, Heap, HeapState, Locked, Place, Taken, GRANULE, NO_MEMBER, SMALL_MAX};
+use crate::pool::heap::{
+    block_size, slab, Block, Heap, HeapState, Locked, Place, Taken, GRANULE, NO_MEMBER, SMALL_MAX,
+};
 use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
 use crate::pool::state::Pool;
@@ -29,9 +30,7 @@ impl Pool {
                 None => self.malloc_small_slow(heap, st, class, req),
             };
         }
-        // One slot at least, so that no two blocks start in the same slot of the index.
-        let size = round_up(req.size.max(SLOT), GRANULE).ok_or_else(|| too_large(req.size))?;
-        let want = Want::new(size, align.max(GRANULE), (req.stream, heap.lane));
+        let want = Want::new(block_size(req.size)?, align.max(GRANULE), (req.stream, heap.lane));
         if let Some(r) = st.take_region(want.size, want.align) {
             let block = self.block(heap, &mut st, req, want.align);
             return Ok(self.finish_block(heap, &mut st, r, block, req));

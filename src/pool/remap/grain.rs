@@ -41,18 +41,17 @@ impl Pool {
 
     /// The largest extent to create for a request of `size` bytes: a power of two.
     pub(crate) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
-        let mapped = self.counters.mapped.load(Relaxed);
+        let mapped = self.mapped_now();
         // The first request of all is nearly all there is, and nothing has shown how it will be cut
         // up.
-        let cap = match mapped == 0 && !st.learnt.ahead {
-            true => self.options.first_extent,
-            false if st.learnt.buys || self.is_past(st, size) => {
-                self.grain(st, 0).max(size / self.options.extents_per_request.max(1))
-            }
-            false => self.grain(st, st.learnt.halved).max(size / self.options.extents_per_request.max(1)),
+        let cap = if mapped == 0 && !st.learnt.ahead {
+            self.options.first_extent
+        } else {
+            let halved = if st.learnt.buys || self.is_past(st, size) { 0 } else { st.learnt.halved };
+            self.grain(st, halved).max(size / self.options.extents_per_request.max(1))
         };
         let cap = cap.min(size).max(self.page);
-        1 << (63 - cap.leading_zeros())
+        1 << cap.ilog2()
     }
 
     /// Whether grains were made finer at a time when memory was scarce, and it is not any more.

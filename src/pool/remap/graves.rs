@@ -4,7 +4,7 @@
 use crate::base::sync::lock;
 use crate::base::Result;
 use crate::pool::memory::Grave;
-use crate::pool::state::{Core, Pool};
+use crate::pool::state::Pool;
 
 impl Pool {
     /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the
@@ -28,8 +28,7 @@ impl Pool {
             // After a failure the rest stays where it was.
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
             let mut core = lock(&*self.core);
-            let Core { graves, holes, .. } = &mut *core;
-            let Some(grave) = graves.get_mut(&g.va) else { continue };
+            let Some(grave) = core.graves.get_mut(&g.va) else { continue };
             grave.busy = false;
             if done.is_err() {
                 continue;
@@ -39,8 +38,7 @@ impl Pool {
             if grave.held {
                 grave.mapped = 0;
             } else {
-                graves.remove(&g.va);
-                holes.rest(g.va, g.reserved);
+                core.close_grave(g.va);
             }
             self.sub_mapped(g.mapped);
             drop(core);

@@ -19,11 +19,9 @@ const REAP_BATCH: usize = 256;
 impl Pool {
     /// Gives the pool's addresses back, of which none is mapped: the end of it.
     pub(crate) fn give_up_addresses(&self) -> Result<()> {
-        let mut done = Ok(());
-        for (base, len) in lock(&*self.core).holes.roots() {
-            done = done.and(self.driver.va_free(self.dev, base, len));
-        }
-        done
+        let core = lock(&*self.core);
+        // Each is tried, whatever becomes of the others.
+        core.holes.roots().map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
     }
 
     /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there
@@ -169,11 +167,7 @@ impl Pool {
     pub(crate) fn drop_orphans(&self) -> Result<()> {
         let orphans = std::mem::take(&mut lock(&*self.core).orphans);
         // Each is tried, whatever becomes of the others.
-        let mut done = Ok(());
-        for h in orphans {
-            done = done.and(self.drop_handle(h));
-        }
-        done
+        orphans.into_iter().map(|h| self.drop_handle(h)).fold(Ok(()), Result::and)
     }
 
     /// Unmaps zombies; their addresses become holes.

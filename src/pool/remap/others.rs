@@ -7,7 +7,7 @@
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Backoff, Block, Heap, HeapState};
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
-use crate::pool::remap::sources::{sources_in, Source};
+use crate::pool::remap::sources::{bytes_of, sources_in, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
@@ -94,7 +94,7 @@ impl Pool {
         which: impl Fn(&Heap) -> bool,
     ) -> Result<bool> {
         for other in self.others_with(me, want.size).filter(|h| which(h)).take(want.reach) {
-            let Some(mut from) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            let Some(mut from) = other.try_lock_open() else { continue };
             // Nothing is taken for a capture that is not settled, and a slab's last use seldom is.
             if from.live_bytes == 0 && !me.of_captures {
                 from.drop_empty_slabs(&self.order, &self.index);
@@ -106,30 +106,30 @@ impl Pool {
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
             };
-            let found = self.whole_run(me, other.number, &from, want);
-            let Some(run) = found.filter(|run| run.iter().map(|s| s.extent.size).sum::<u64>() <= most) else {
-                other.publish(&from);
-                continue;
-            };
-            self.hand_on(&mut from, st, &run);
+            let run = self.whole_run(me, &from, want).filter(|run| bytes_of(run) <= most);
+            if let Some(run) = &run {
+                self.hand_on(&mut from, st, run);
+            }
             other.publish(&from);
-            return Ok(true);
+            if run.is_some() {
+                return Ok(true);
+            }
         }
         Ok(false)
     }
 
     /// Neighbouring extents in one settled free region of a heap that together hold the request:
     /// the fewest bytes.
-    fn whole_run(&self, me: &Heap, number: u32, st: &HeapState, want: Want) -> Option<Vec<Source>> {
+    fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
         for r in st.regions.ready_from(want.size) {
             if !self.usable(st.regions.get(r).order, me, me.lane) {
                 continue;
             }
             let mut run: Vec<Source> = Vec::new();
-            for s in sources_in(number, st, r) {
+            for s in sources_in(st, r) {
                 run.push(s);
-                let (start, end) = (run[0].addr, s.addr + s.extent.size);
+                let (start, end) = (run[0].addr, s.end());
                 if start.next_multiple_of(want.align) + want.size <= end {
                     if best.as_ref().is_none_or(|b| end - start < b.0) {
                         best = Some((end - start, run));
@@ -164,7 +164,7 @@ impl Pool {
             return Ok(None);
         }
         let adopted = self.adopt(heap, st, want, Adoption::Known, |_| true)?;
-        let region = if adopted { st.cut_for(want.size, want.align, |_| true) } else { None };
+        let region = if adopted { st.cut_for(want.size, want.align) } else { None };
         let taken = match region {
             Some(r) => Some(Obtained::Region(r)),
             None => block.and_then(|b| self.borrow(heap, st, want, b, req)).map(Obtained::Block),
@@ -186,8 +186,8 @@ impl Pool {
             return None;
         }
         self.others_with(me, want.size).take(want.reach).find_map(|other| {
-            let mut st = other.try_lock().filter(|st| st.private.is_none())?;
-            let known = st.cut_for(want.size, want.align, |r| self.usable(r.order, me, want.lane));
+            let mut st = other.try_lock_open()?;
+            let known = st.cut_where(want.size, want.align, |r| self.usable(r.order, me, want.lane));
             let r = known.or_else(|| match me.of_captures {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
@@ -268,7 +268,7 @@ impl Pool {
         let a_lot = match over {
             _ if shared => want.size.saturating_sub(st.waiting_bytes),
             true => MUCH_ELSEWHERE,
-            false => want.size.max(MUCH_ELSEWHERE).max(self.counters.mapped.load(Relaxed) / 8),
+            false => want.size.max(MUCH_ELSEWHERE).max(self.mapped_now() / 8),
         };
         let dear = over && want.size >= MUCH_ELSEWHERE;
         let ask = elsewhere >= a_lot && self.order.captures.changes() == 0 && (dear || st.asking.try_now());
@@ -285,10 +285,10 @@ impl Pool {
         }
         self.settle(st)?;
         for other in self.others_with(heap, self.page).take(want.reach) {
-            let Some(mut of_other) = other.try_lock().filter(|st| st.private.is_none()) else { continue };
+            let Some(mut of_other) = other.try_lock_open() else { continue };
             self.refresh(other, &mut of_other, want)?;
             if shared {
-                self.take_settled(st, other, &mut of_other);
+                self.take_settled(st, &mut of_other);
             }
             // Of a hundred heaps the first that has enough will do.
             let enough = !shared
@@ -298,7 +298,7 @@ impl Pool {
                 break;
             }
         }
-        let found = match st.cut_for(want.size, want.align, |_| true) {
+        let found = match st.cut_for(want.size, want.align) {
             Some(r) => Some(Obtained::Region(r)),
             None => {
                 st.vain.borrowing = Backoff::default();

@@ -54,7 +54,7 @@ impl Pool {
         block: Option<Block>,
     ) -> Result<Answer<'a>> {
         for attempt in 0.. {
-            if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+            if let Some(r) = st.cut_for(want.size, want.align) {
                 return Ok(Answer::Region(st, r));
             }
             if let Some(r) = self.flip_back(heap, &mut st, want) {
@@ -101,7 +101,7 @@ impl Pool {
             self.ask_for_markers(&st, want)?;
             let settled = self.is_shared(heap) && self.settle(&mut st)?;
             if settled || self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
-                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+                if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
                 }
             }
@@ -113,15 +113,15 @@ impl Pool {
                     return Ok(found.answer(st));
                 }
             }
-            if st.private.is_none() && !heap.of_captures && self.take_back_own(heap, &mut st) {
-                if let Some(r) = st.cut_for(want.size, want.align, |_| true) {
+            if heap.is_ordinary(&st) && self.take_back_own(heap, &mut st) {
+                if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
                 }
             }
             if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
                 return Ok(Answer::Region(st, r));
             }
-            let borrows = block.is_some() && st.private.is_none() && !heap.of_captures;
+            let borrows = block.is_some() && heap.is_ordinary(&st);
             heap.publish(&st);
             drop(st);
             match attempt {

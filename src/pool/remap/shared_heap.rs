@@ -41,18 +41,14 @@ const OF_OTHERS: u64 = 8;
 impl Pool {
     /// Whether the shared heap meets a request that `heap` has no room for.
     pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
-        want.size >= self.page
-            && st.private.is_none()
-            && !heap.of_captures
-            && self.has_paid_rent()
-            && !self.has_nearly_all(st, want.size)
+        want.size >= self.page && heap.is_ordinary(st) && self.has_paid_rent() && !self.has_nearly_all(st, want.size)
     }
 
     /// Whether hardly any memory would be another heap's once a request of `size` is met: then it
     /// moves no less in the shared heap, and does not find there what it had before.
     fn has_nearly_all(&self, st: &HeapState, size: u64) -> bool {
         let own = st.extents.bytes() + lock(&*self.core).stock.bytes() + size;
-        let all = self.counters.mapped.load(Relaxed) + size;
+        let all = self.mapped_now() + size;
         all.saturating_sub(own) <= all / OF_OTHERS
     }
 
@@ -79,14 +75,14 @@ impl Pool {
 
     /// Takes all settled extents of another heap over, where they are: nothing is mapped or
     /// unmapped. The caller publishes.
-    pub(crate) fn take_settled(&self, shared: &mut HeapState, other: &Heap, from: &mut HeapState) {
+    pub(crate) fn take_settled(&self, shared: &mut HeapState, from: &mut HeapState) {
         if from.live_bytes == 0 {
             from.drop_empty_slabs(&self.order, &self.index);
         }
         let settled = |&r: &u32| self.order.settled(from.regions.get(r).order);
         let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
         for r in regions {
-            let extents: Vec<_> = sources_in(other.number, from, r).collect();
+            let extents: Vec<_> = sources_in(from, r).collect();
             self.hand_on(from, shared, &extents);
         }
     }
@@ -100,7 +96,7 @@ impl Pool {
         let Some(mut from) = shared.try_lock() else { return false };
         let ready = from.ready_extents_of(heap.lane, &self.order);
         for &r in &ready {
-            let extents: Vec<_> = sources_in(shared.number, &from, r).collect();
+            let extents: Vec<_> = sources_in(&from, r).collect();
             self.hand_on(&mut from, st, &extents);
         }
         shared.publish(&from);

@@ -11,25 +11,12 @@ pub(crate) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
 
 impl Pool {
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.
-    pub(crate) fn sources(
-        &self,
-        number: u32,
-        st: &HeapState,
-        anchor: Option<u32>,
-        usable: impl Fn(Tag) -> bool,
-    ) -> Vec<Source> {
-        let mut found = Vec::new();
+    pub(crate) fn sources(&self, st: &HeapState, anchor: Option<u32>, usable: impl Fn(Tag) -> bool) -> Vec<Source> {
         if st.private.is_some() {
-            return found;
+            return Vec::new();
         }
-        for r in st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor) {
-            let g = st.regions.get(r);
-            if !usable(g.order) {
-                continue;
-            }
-            found.extend(sources_in(number, st, r));
-        }
-        found
+        let regions = st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor);
+        regions.filter(|&r| usable(st.regions.get(r).order)).flat_map(|r| sources_in(st, r)).collect()
     }
 
     /// Moves free extents of one region, by address, from their heap to another one, where they
@@ -40,17 +27,17 @@ impl Pool {
         for s in extents {
             let r = to.regions.add(s.addr, s.extent.size);
             let there = (s.addr, Mapped { extent: s.extent, place: s.place });
-            to.extents.insert_all(s.addr, s.addr + s.extent.size, [there]);
+            to.extents.insert_all(s.addr, s.end(), [there]);
             to.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
         }
     }
 }
 
 /// The extents that lie wholly in a free region, by address.
-pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
+pub(crate) fn sources_in(st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
     let g = st.regions.get(region);
     st.extents.within(g.addr, g.end()).map(move |(addr, Mapped { extent, place })| Source {
-        heap,
+        heap: st.number,
         region,
         region_size: g.size,
         addr,
@@ -58,6 +45,11 @@ pub(crate) fn sources_in(heap: u32, st: &HeapState, region: u32) -> impl Iterato
         place,
         tag: g.order,
     })
+}
+
+/// What they add up to.
+pub(crate) fn bytes_of<'a>(sources: impl IntoIterator<Item = &'a Source>) -> u64 {
+    sources.into_iter().map(|s| s.extent.size).sum()
 }
 
 /// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all.
@@ -70,7 +62,7 @@ pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u6
 
 /// Takes a wholly free extent out of its heap: region, extent and all.
 pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
-    take_out_all(st, s.region, s.addr, s.addr + s.extent.size);
+    take_out_all(st, s.region, s.addr, s.end());
     st.note_taken();
 }
 
@@ -88,4 +80,10 @@ pub(crate) struct Source {
     pub(crate) place: AliasId,
     /// When the region was last used.
     pub(crate) tag: Tag,
+}
+
+impl Source {
+    pub(crate) fn end(&self) -> u64 {
+        self.addr + self.extent.size
+    }
 }

@@ -17,7 +17,7 @@ impl Pool {
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
         let limit = if bytes == 0 { u64::MAX } else { bytes };
         self.limit.store(limit, Relaxed);
-        if self.counters.mapped.load(Relaxed) > limit {
+        if self.mapped_now() > limit {
             self.trim(limit)?;
         }
         Ok(())
@@ -26,7 +26,7 @@ impl Pool {
     /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as
     /// that takes, within the limit and on the device.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
-        let mapped = self.counters.mapped.load(Relaxed);
+        let mapped = self.mapped_now();
         let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
         let _range = nvtx::range(c"trim", keep);
         self.release_free(keep).map(|_| ())
@@ -45,7 +45,7 @@ impl Pool {
     /// The text for a request that found no memory.
     pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
         nvtx::mark(c"out of memory", requested);
-        let mapped = self.counters.mapped.load(Relaxed);
+        let mapped = self.mapped_now();
         let live = self.live_now();
         let limit = self.limit.load(Relaxed);
         let limits = match limit {
@@ -79,8 +79,8 @@ impl Pool {
     /// Whether as much is free as was asked for, only not in whole extents: once everything that
     /// could be was moved and given back, the rest lies beside live blocks.
     pub(crate) fn is_stranded(&self, requested: u64) -> bool {
-        let free = self.counters.mapped.load(Relaxed).saturating_sub(self.live_now());
-        let left = self.driver.mem_info(self.dev).map_or(0, |m| m.free.min(self.headroom()));
+        let free = self.mapped_now().saturating_sub(self.live_now());
+        let left = self.unmapped().unwrap_or(0);
         free.saturating_add(left) >= requested
     }
 }
@@ -103,7 +103,7 @@ impl Pool {
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
         let _range = nvtx::range(c"trim", keep);
-        if self.counters.mapped.load(Relaxed) > keep || lock(&*self.core).aliases.dormant() > 0 {
+        if self.mapped_now() > keep || lock(&*self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first: their memory is as old as the marker then.
             self.drop_empty_slabs();
@@ -172,12 +172,12 @@ impl Pool {
         self.drop_orphans()?;
         let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
         for heap in self.all_heaps() {
-            if self.counters.mapped.load(Relaxed) <= keep {
+            if self.mapped_now() <= keep {
                 break;
             }
             released += self.release_from(heap, keep, u64::MAX)?;
         }
-        if self.counters.mapped.load(Relaxed) > keep {
+        if self.mapped_now() > keep {
             // The request will map a lot, and the system may be short of mappings.
             self.reap(usize::MAX)?;
         }
@@ -192,7 +192,7 @@ impl Pool {
         let stocked: Vec<Extent> = lock(&*self.core).stock.iter().map(|x| x.0).collect();
         let mut released = 0;
         for extent in stocked {
-            if self.counters.mapped.load(Relaxed) <= keep {
+            if self.mapped_now() <= keep {
                 break;
             }
             if extent.size > most - released {
@@ -230,13 +230,13 @@ impl Pool {
         self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
         st.drop_empty_slabs(&self.order, &self.index);
-        let mut free = self.sources(heap.number, &st, None, |tag| self.order.settled(tag));
+        let mut free = self.sources(&st, None, |tag| self.order.settled(tag));
         // From high to low addresses, as one region has one tag: what is left of it before the cut
         // keeps its number.
         free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));
         let mut released = 0;
         let done = free.iter().try_for_each(|s| {
-            if self.counters.mapped.load(Relaxed) > keep && s.extent.size <= most - released {
+            if self.mapped_now() > keep && s.extent.size <= most - released {
                 released += self.release_extent(&mut st, s)?;
             }
             Ok(())

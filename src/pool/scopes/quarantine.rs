@@ -9,8 +9,9 @@ use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::driver::EventHandle;
 use crate::pool::calls::Found;
+use crate::pool::heap::{HeapState, Locked, Place};
 use crate::pool::order::CONTEXT;
-use crate::pool::state::{Core, Pool};
+use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
 
 /// Bytes read back at a time.
@@ -27,9 +28,14 @@ pub struct Held {
 impl Pool {
     /// Whether this is an allocation that counts as freed and is not handed out.
     pub fn keeps(&self, base: u64, id: u64) -> bool {
+        self.pooled(base, id).is_some_and(|(st, place)| st.is_reclaimed(place))
+    }
+
+    /// The pooled allocation with this id, its heap locked, also when it counts as freed.
+    fn pooled(&self, base: u64, id: u64) -> Option<(Locked<'_, HeapState>, Place)> {
         match self.look(base) {
-            Ok(Found::Pooled { st, place, .. }) => st.at(place).id == id && st.is_reclaimed(place),
-            _ => false,
+            Ok(Found::Pooled { st, place, .. }) => (st.at(place).id == id).then_some((st, place)),
+            _ => None,
         }
     }
 
@@ -74,8 +80,8 @@ impl Pool {
     /// The streams that a reclaimed allocation was recorded on need not stay alive: when the device
     /// is not known to have passed it, the context's marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
-        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
-            if st.at(place).id == id && !st.take_users(base).is_empty() && !passed {
+        if let Some((mut st, _)) = self.pooled(base, id) {
+            if !st.take_users(base).is_empty() && !passed {
                 st.users.insert(base, vec![CONTEXT]);
             }
         }
@@ -84,13 +90,11 @@ impl Pool {
     /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other
     /// devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
-        if let Ok(Found::Pooled { mut st, place, .. }) = self.look(base) {
-            if st.at(place).id == id {
-                let mut users = st.take_users(base);
-                self.bring_near(base, &mut users);
-                if !users.is_empty() {
-                    st.users.insert(base, users);
-                }
+        if let Some((mut st, _)) = self.pooled(base, id) {
+            let mut users = st.take_users(base);
+            self.bring_near(base, &mut users);
+            if !users.is_empty() {
+                st.users.insert(base, users);
             }
         }
     }
@@ -173,13 +177,10 @@ impl Pool {
     /// Addresses that were held may be handed out again, once nothing is mapped there.
     pub fn let_go(&self, held: Held) {
         let mut core = lock(&*self.core);
-        let Core { graves, holes, .. } = &mut *core;
-        let Some(grave) = graves.get_mut(&held.va).filter(|g| g.held) else { return };
+        let Some(grave) = core.graves.get_mut(&held.va).filter(|g| g.held) else { return };
         grave.held = false;
         if grave.mapped == 0 {
-            let reserved = grave.reserved;
-            graves.remove(&held.va);
-            holes.rest(held.va, reserved);
+            core.close_grave(held.va);
         }
     }
 }

@@ -29,8 +29,7 @@ impl Pool {
     /// makes up for.
     pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
         let mut all = Reclaimed::default();
-        let parts = scope.parts(self.number);
-        for heap in parts.heaps.iter().filter_map(|&n| self.heap(n)) {
+        for heap in self.heaps_with(scope) {
             while self.free_some(heap, scope, &mut all) {}
         }
         let dedicated = self.hold_scope(scope);
@@ -38,6 +37,18 @@ impl Pool {
         all.count += dedicated.len() as u64;
         all.bytes += dedicated.iter().map(|d| d.0.requested).sum::<u64>();
         all
+    }
+
+    /// The heaps that have a list of the scope's.
+    fn heaps_with(&self, scope: &Scope) -> impl Iterator<Item = &Heap> {
+        scope.parts(self.number).heaps.into_iter().filter_map(|n| self.heap(n))
+    }
+
+    /// Drops a heap's list of the scope's, if it is empty.
+    fn drop_list(&self, st: &mut HeapState, scope: &Scope) {
+        if let Some(counts) = st.members.drop_list(scope) {
+            scope.remove_heap(self.number, st.number, counts);
+        }
     }
 
     /// Frees some of a scope's allocations in one heap. Returns whether there may be more.
@@ -68,9 +79,7 @@ impl Pool {
                 }
             }
             if n < TOGETHER {
-                if let Some(counts) = st.members.drop_list(scope) {
-                    scope.remove_heap(self.number, heap.number, counts);
-                }
+                self.drop_list(&mut st, scope);
                 more = false;
                 break;
             }
@@ -110,7 +119,7 @@ impl Pool {
     /// memory of captures.
     pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
         let mut moved = Vec::new();
-        for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
+        for heap in self.heaps_with(scope) {
             let mut st = heap.lock_quick();
             if st.private.is_some() && !captures {
                 continue;
@@ -119,9 +128,7 @@ impl Pool {
                 moved.push(st.info(place, self.dev, self.order.stream(heap.lane)));
                 st.move_to(Some(to), place, self.number);
             }
-            if let Some(counts) = st.members.drop_list(scope) {
-                scope.remove_heap(self.number, heap.number, counts);
-            }
+            self.drop_list(&mut st, scope);
         }
         moved
     }
@@ -139,7 +146,7 @@ impl Pool {
     /// itself knows.
     pub fn scope_counts(&self, scope: &Scope) -> ScopeCounts {
         let mut counts = ScopeCounts::default();
-        for heap in scope.parts(self.number).heaps.iter().filter_map(|&n| self.heap(n)) {
+        for heap in self.heaps_with(scope) {
             counts.add(heap.lock_quick().members.counts(scope));
         }
         counts

@@ -3,7 +3,7 @@
 
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::base::StreamHandle;
-use crate::pool::heap::{Counts, StreamPart};
+use crate::pool::heap::{Counts, Now, StreamPart};
 use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -97,12 +97,12 @@ pub enum WhichStreams {
 }
 
 pub(crate) enum Which {
-    /// With what tells the stream from others that share its handle, and its identity when the
-    /// route began; `None` when it was being captured then.
+    /// With what tells the stream from others that share its handle, and what it was when the route
+    /// began.
     Handle {
         stream: StreamHandle,
         key: usize,
-        id: Option<u64>,
+        began: Now,
     },
     /// With what tells the stream that it began with from others.
     Capture {

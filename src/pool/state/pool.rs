@@ -38,6 +38,15 @@ pub(crate) struct Core {
     pub(crate) orphans: Vec<PhysHandle>,
 }
 
+impl Core {
+    /// A grave goes, in which nothing is mapped: its addresses rest.
+    pub(crate) fn close_grave(&mut self, va: u64) {
+        if let Some(grave) = self.graves.remove(&va) {
+            self.holes.rest(va, grave.reserved);
+        }
+    }
+}
+
 /// Counts that belong to no heap.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -132,7 +141,7 @@ impl Pool {
         if !self.index.can_add_root() {
             return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
         }
-        let least = bytes.checked_next_multiple_of(self.page).ok_or_else(|| too_large(bytes))?;
+        let least = self.whole_pages(bytes)?;
         let mut want = self.options.va_size.max(least).next_multiple_of(self.page);
         loop {
             match self.driver.va_reserve(self.dev, want, self.page) {
@@ -144,13 +153,15 @@ impl Pool {
                     core.holes.add_root(base, want);
                     return Ok(());
                 }
-                Err(e) if want / 2 >= least => {
-                    want = (want / 2).next_multiple_of(self.page);
-                    let _ = e;
-                }
+                Err(_) if want / 2 >= least => want = (want / 2).next_multiple_of(self.page),
                 Err(e) => return Err(e.context(format!("reserving {} of addresses", size::human(want)))),
             }
         }
+    }
+
+    /// So many bytes in whole pages.
+    pub(crate) fn whole_pages(&self, bytes: u64) -> Result<u64> {
+        size::round_up(bytes, self.page).ok_or_else(|| too_large(bytes))
     }
 
     /// Says what the slow path decided, if that is wanted.
@@ -178,7 +189,10 @@ impl Pool {
             .heaps
             .get(number as usize)?
             .get_or_init(|| Box::new(Heap::new(number, lane, self.order.identity(lane), of_captures, self.page)));
-        self.count_in(heap);
+        // A new heap counts if its pool does.
+        if let Some(counter) = self.counter.get() {
+            heap.lock_quick().counter = Some(counter.clone());
+        }
         self.heap_count.store(number + 1, Release);
         Some(heap)
     }
@@ -230,6 +244,11 @@ impl Pool {
         addr
     }
 
+    /// Bytes of physical memory that the pool has, or has claimed and is about to create.
+    pub(crate) fn mapped_now(&self) -> u64 {
+        self.counters.mapped.load(Relaxed)
+    }
+
     /// Live bytes of all heaps, rounding included.
     pub(crate) fn live_now(&self) -> u64 {
         self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed)
@@ -242,9 +261,15 @@ impl Pool {
         self.counters.dedicated_requested.fetch_add(requested, Relaxed);
     }
 
+    /// Dedicated memory is in use no more.
+    pub(crate) fn sub_dedicated_live(&self, bytes: u64, requested: u64) {
+        self.counters.dedicated_live.fetch_sub(bytes, Relaxed);
+        self.counters.dedicated_requested.fetch_sub(requested, Relaxed);
+    }
+
     /// What is claimed and will not be created does not count.
     pub(crate) fn note_peak(&self) {
-        let mapped = self.counters.mapped.load(Relaxed).min(self.props.total_bytes);
+        let mapped = self.mapped_now().min(self.props.total_bytes);
         self.counters.peak_mapped.fetch_max(mapped, Relaxed);
     }
 
@@ -260,18 +285,15 @@ impl Pool {
         self.counters.most_live.fetch_min(before.saturating_sub(bytes), Relaxed);
     }
 
+    /// Bytes of physical memory that can still be created: within the limit, and what the device
+    /// has.
+    pub fn unmapped(&self) -> Result<u64> {
+        Ok(self.driver.mem_info(self.dev)?.free.min(self.headroom()))
+    }
+
     /// Bytes that may still be mapped under the limit.
     pub(crate) fn headroom(&self) -> u64 {
-        self.limit.load(Relaxed).saturating_sub(self.counters.mapped.load(Relaxed))
-    }
-}
-
-impl Pool {
-    /// A new heap counts if its pool does. Under the lock of `streams`.
-    pub(crate) fn count_in(&self, heap: &Heap) {
-        if let Some(counter) = self.counter.get() {
-            heap.lock_quick().counter = Some(counter.clone());
-        }
+        self.limit.load(Relaxed).saturating_sub(self.mapped_now())
     }
 }
 

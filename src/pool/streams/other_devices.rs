@@ -16,23 +16,10 @@
 
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::Driver;
+use crate::driver::wait_for_stream;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::{Pool, RemoteStream};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Makes `stream` of device `to` wait for what has been submitted to `on` of device `from`.
-fn wait_across(
-    driver: &dyn Driver,
-    (to, stream): (DeviceId, StreamHandle),
-    (from, on): (DeviceId, StreamHandle),
-) -> Result<()> {
-    let event = driver.event_create(from)?;
-    let waits = driver.event_record(from, event, on).and_then(|()| driver.stream_wait(to, stream, event));
-    // A pending event may be destroyed: the wait keeps what it needs.
-    let gone = driver.event_destroy(from, event);
-    waits.and(gone)
-}
 
 impl Pool {
     /// A stream of this device for work that comes after what has been submitted to a stream of
@@ -50,13 +37,13 @@ impl Pool {
             ));
         }
         let relay = self.relay()?;
-        wait_across(&*self.driver, (self.dev, relay), (dev, stream))?;
+        wait_for_stream(&*self.driver, (self.dev, relay), (dev, stream))?;
         Ok(relay)
     }
 
     /// Makes a stream of another device wait for what [`Self::after`]'s stream has been given.
     pub fn before(&self, dev: DeviceId, stream: StreamHandle) -> Result<()> {
-        wait_across(&*self.driver, (dev, stream), (self.dev, self.relay()?))
+        wait_for_stream(&*self.driver, (dev, stream), (self.dev, self.relay()?))
     }
 
     /// Called under the lock that keeps the allocation alive.

@@ -29,6 +29,11 @@ impl AllocFlags {
 
     /// Every bit that has a meaning to users.
     pub const ALL: AllocFlags = AllocFlags(15);
+
+    /// Whether any bit of the other is set.
+    pub fn has(self, other: AllocFlags) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 /// Facts about one live allocation.

@@ -9,13 +9,10 @@ use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Disk, OsDisk};
 use crate::tier::promise::space::MAX_BYTES;
-use crate::tier::promise::{Drawn, Manager, Reservation, Space, SpaceId, SpaceOptions, Thresholds, Tier};
+use crate::tier::promise::{Drawn, Manager, Reservation, Space, SpaceId, SpaceOptions, Thresholds, Tier, NO_STREAM};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-
-/// What memory on a disk is drawn with: it belongs to no stream. No stream's handle or identity.
-const NO_STREAM: u64 = u64::MAX;
 
 /// The mounts, in the order in which they were added; the first is space `DISK 0`.
 pub struct Disks {
@@ -184,12 +181,7 @@ impl Mount {
         let file = file_bytes(bytes, self.options.chunk_bytes)?;
         match reservation {
             None => self.manager.draw(&self.space, file, NO_STREAM),
-            Some(r) if Arc::ptr_eq(r.in_space(), &self.space) => r.draw(file, NO_STREAM),
-            Some(r) => {
-                let (id, theirs) = (r.id(), r.space());
-                let text = format!("reservation {id} is one of {theirs}, not of {}; reserve there", self.space.id());
-                Err(Error::invalid(text))
-            }
+            Some(r) => r.draw_in(&self.space, file, NO_STREAM),
         }
     }
 }

@@ -225,13 +225,13 @@ impl Sink for Reading<'_, '_> {
     }
 }
 
-/// Calls `part` with each piece of pinned memory that holds some of `bytes` bytes from `offset` on:
-/// where it is, from which byte of it on, and which of the bytes.
+/// Calls `copy` with each part of pinned memory that holds some of `bytes` bytes from `offset` on,
+/// and which of the bytes these are.
 fn each_piece(
     memory: &HostMemory,
     offset: u64,
     bytes: u64,
-    mut part: impl FnMut(&mut Buffer, usize, std::ops::Range<usize>) -> Result<()>,
+    mut copy: impl FnMut(&mut [u8], std::ops::Range<usize>) -> Option<()>,
 ) -> Result<()> {
     let (mut start, end) = (0, offset + bytes);
     for piece in memory.pieces() {
@@ -240,7 +240,9 @@ fn each_piece(
             // The memory is this move's alone, in parts of at least ALIGN bytes, and outlives the
             // buffer, which is gone at the end of the loop.
             let mut view = Buffer::foreign(piece.addr, piece.bytes.next_multiple_of(ALIGN), Box::new(()))?;
-            part(&mut view, (from - start) as usize, (from - offset) as usize..(to - offset) as usize)?;
+            let part = view.bytes_mut().get_mut((from - start) as usize..(to - start) as usize);
+            let copied = part.and_then(|part| copy(part, (from - offset) as usize..(to - offset) as usize));
+            copied.ok_or_else(|| Error::internal("a piece outside of its memory"))?;
         }
         start += piece.bytes;
     }
@@ -251,27 +253,15 @@ fn each_piece(
 }
 
 fn copy_from(memory: &HostMemory, offset: u64, out: &mut [u8]) -> Result<()> {
-    each_piece(memory, offset, out.len() as u64, |view, at, range| {
-        let n = range.len();
-        match (out.get_mut(range), view.bytes().get(at..at + n)) {
-            (Some(to), Some(from)) => {
-                to.copy_from_slice(from);
-                Ok(())
-            }
-            _ => Err(Error::internal("a piece outside of its memory")),
-        }
+    each_piece(memory, offset, out.len() as u64, |part, range| {
+        out.get_mut(range)?.copy_from_slice(part);
+        Some(())
     })
 }
 
 fn copy_to(memory: &HostMemory, offset: u64, data: &[u8]) -> Result<()> {
-    each_piece(memory, offset, data.len() as u64, |view, at, range| {
-        let n = range.len();
-        match (data.get(range), view.bytes_mut().get_mut(at..at + n)) {
-            (Some(from), Some(to)) => {
-                to.copy_from_slice(from);
-                Ok(())
-            }
-            _ => Err(Error::internal("a piece outside of its memory")),
-        }
+    each_piece(memory, offset, data.len() as u64, |part, range| {
+        part.copy_from_slice(data.get(range)?);
+        Some(())
     })
 }

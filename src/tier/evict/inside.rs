@@ -4,6 +4,7 @@
 
 use crate::tier::promise::policy;
 use std::cell::Cell;
+use std::thread::LocalKey;
 
 thread_local! {
     /// How many shifts this thread is in: more than one when a callback of the first moves
@@ -13,32 +14,30 @@ thread_local! {
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Marks the thread while it holds claims that it moves.
-pub(super) struct Inside;
+/// Counts the thread among those inside until it is dropped, also by a panic.
+pub(super) struct Inside(&'static LocalKey<Cell<u32>>);
 
 impl Inside {
-    pub(super) fn enter() -> Inside {
-        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_add(1)));
-        Inside
+    fn enter(of: &'static LocalKey<Cell<u32>>) -> Inside {
+        let _ = of.try_with(|n| n.set(n.get().saturating_add(1)));
+        Inside(of)
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let _ = SHIFTS.try_with(|n| n.set(n.get().saturating_sub(1)));
+        let _ = self.0.try_with(|n| n.set(n.get().saturating_sub(1)));
     }
+}
+
+/// Marks the thread while it holds claims that it moves.
+pub(super) fn enter_a_shift() -> Inside {
+    Inside::enter(&SHIFTS)
 }
 
 /// Calls a callback about the progress of a move.
 pub(super) fn call_back<T>(callback: impl FnOnce() -> T) -> T {
-    struct Call;
-    impl Drop for Call {
-        fn drop(&mut self) {
-            let _ = CALLBACKS.try_with(|n| n.set(n.get().saturating_sub(1)));
-        }
-    }
-    let _ = CALLBACKS.try_with(|n| n.set(n.get().saturating_add(1)));
-    let _call = Call;
+    let _inside = Inside::enter(&CALLBACKS);
     callback()
 }
 

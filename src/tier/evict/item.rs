@@ -285,11 +285,8 @@ impl Item {
 
     /// Keeps the receipt of the device's memory, or gives it back. For who has claimed it.
     pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
-        let old = {
-            let mut st = lock(&self.state);
-            std::mem::replace(&mut st.drawn, drawn)
-        };
-        drop(old);
+        // Dropped behind the lock.
+        let _old = std::mem::replace(&mut lock(&self.state).drawn, drawn);
     }
 
     /// What is wrong with it, if it is unclaimed: it is in one place, where the register says, with

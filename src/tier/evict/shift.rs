@@ -6,7 +6,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::inside::{call_back, Inside};
+use super::inside::{call_back, enter_a_shift};
 use super::item::{Claim, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
@@ -194,7 +194,7 @@ impl Shared {
         if !goal.is_nearer() {
             claims.iter().filter(|c| !there(c)).for_each(Claim::leaves);
         }
-        let _inside = Inside::enter();
+        let _inside = enter_a_shift();
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
         let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());

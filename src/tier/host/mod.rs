@@ -41,7 +41,7 @@ pub use blocks::Piece;
 pub use memory::HostMemory;
 pub use options::{HostNode, HostOptions, HostStats};
 
-use super::promise::{Manager, Reservation, Space};
+use super::promise::{Manager, Reservation, Space, NO_STREAM};
 use crate::base::{Error, Result};
 use crate::driver::Driver;
 use grow::Grower;
@@ -103,22 +103,8 @@ impl HostTier {
     fn take(&self, id: u32, bytes: u64, from: Option<&Reservation>, shape: node::Shape) -> Result<HostMemory> {
         let node = self.node(id)?;
         let want = node.want(bytes, shape)?;
-        let counted = want.bytes();
-        let ((pieces, more), drawn) = match from {
-            None => self.manager.allocate(&node.space, counted, node::NO_STREAM, || node.take(want))?,
-            Some(r) if Arc::ptr_eq(r.in_space(), &node.space) => {
-                let take = |drawn| Ok((node.take(want)?, drawn));
-                self.manager.allocate_with(&node.space, Some(r), counted, node::NO_STREAM, take)?
-            }
-            Some(r) => {
-                return Err(Error::invalid(format!(
-                    "reservation {} is one of {}, not of {}; reserve there",
-                    r.id(),
-                    r.space(),
-                    node.space.id()
-                )))
-            }
-        };
+        let take = |drawn| Ok((node.take(want)?, drawn));
+        let ((pieces, more), drawn) = self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, take)?;
         if more {
             self.grower.wake();
         }

@@ -11,9 +11,6 @@ use crate::driver::{pages, Driver};
 use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::{Arc, PoisonError};
 
-/// What pinned memory is drawn with: it belongs to no stream. No stream's handle or identity.
-pub(super) const NO_STREAM: u64 = u64::MAX;
-
 /// The smallest part handed out as a piece: what direct I/O can read into.
 const SMALLEST_PIECE: u64 = 4096;
 

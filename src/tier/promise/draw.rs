@@ -43,12 +43,12 @@ impl Hub {
         too_many(bytes)?;
         let current = self.attachments.current(self.id, space, stream);
         if let Some(account) = current.account {
-            if let Some((inside, outside)) = take(&account, bytes, stream)? {
-                return Ok(Drawn::of_reservation(account, (stream, current.usage), inside, outside));
+            if let Some(parts) = take(&account, bytes, stream)? {
+                return Ok(Drawn::new(From::Reservation(account), (stream, current.usage), parts));
             }
         }
         match space.take(bytes) {
-            true => Ok(Drawn::of_space(space.clone(), (stream, current.usage), bytes)),
+            true => Ok(Drawn::new(From::Space(space.clone()), (stream, current.usage), (0, bytes))),
             false => Err(no_room(space, bytes)),
         }
     }
@@ -58,7 +58,7 @@ impl Hub {
         too_many(bytes)?;
         let usage = self.attachments.usage(self.id, space, stream);
         match space.take(bytes) {
-            true => Ok(Drawn::of_space(space.clone(), (stream, usage), bytes)),
+            true => Ok(Drawn::new(From::Space(space.clone()), (stream, usage), (0, bytes))),
             false => Err(no_room(space, bytes)),
         }
     }
@@ -66,9 +66,9 @@ impl Hub {
     /// Counts an allocation in a reservation.
     pub(super) fn draw_from(&self, account: &Arc<Account>, bytes: u64, stream: u64) -> Counting<Drawn> {
         too_many(bytes)?;
-        let (inside, outside) = take(account, bytes, stream)?.ok_or_else(|| released(account.id))?;
+        let parts = take(account, bytes, stream)?.ok_or_else(|| released(account.id))?;
         let usage = self.attachments.usage(self.id, &account.space, stream);
-        Ok(Drawn::of_reservation(account.clone(), (stream, usage), inside, outside))
+        Ok(Drawn::new(From::Reservation(account.clone()), (stream, usage), parts))
     }
 
     /// Counts an allocation that is there already outside of any reservation, whether or not there
@@ -79,7 +79,8 @@ impl Hub {
             let _state = self.lock();
             space.take_anyway(bytes);
         }
-        Drawn::of_space(space.clone(), (stream, self.attachments.usage(self.id, space, stream)), bytes)
+        let usage = self.attachments.usage(self.id, space, stream);
+        Drawn::new(From::Space(space.clone()), (stream, usage), (0, bytes))
     }
 
     /// The policy for allocations for which there is no memory: that of the reservation they are

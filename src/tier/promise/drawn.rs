@@ -11,6 +11,10 @@ use crate::base::{size::human, Error, Result, Status};
 use crate::pool::Receipt;
 use std::sync::Arc;
 
+/// What memory that belongs to no stream is drawn with, pinned or on a disk. No stream's handle or
+/// identity.
+pub(in crate::tier) const NO_STREAM: u64 = u64::MAX;
+
 /// Whose bytes an allocation uses.
 #[derive(Clone, Debug)]
 pub(super) enum From {
@@ -23,6 +27,14 @@ impl From {
         match self {
             From::Reservation(account) => &account.space,
             From::Space(space) => space,
+        }
+    }
+
+    /// The reservation's books, released or not.
+    fn account(&self) -> Option<&Arc<Account>> {
+        match self {
+            From::Reservation(account) => Some(account),
+            From::Space(_) => None,
         }
     }
 }
@@ -47,20 +59,10 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    pub(super) fn of_reservation(
-        account: Arc<Account>,
-        (stream, usage): (u64, Option<Arc<Usage>>),
-        inside: u64,
-        outside: u64,
-    ) -> Drawn {
-        let mut drawn = Drawn { from: From::Reservation(account), stream, usage, inside: 0, outside: 0 };
+    /// Of bytes that have been taken: inside of the reservation, and outside of any.
+    pub(super) fn new(from: From, (stream, usage): (u64, Option<Arc<Usage>>), (inside, outside): (u64, u64)) -> Drawn {
+        let mut drawn = Drawn { from, stream, usage, inside: 0, outside: 0 };
         drawn.add(inside, outside);
-        drawn
-    }
-
-    pub(super) fn of_space(space: Arc<Space>, (stream, usage): (u64, Option<Arc<Usage>>), bytes: u64) -> Drawn {
-        let mut drawn = Drawn { from: From::Space(space), stream, usage, inside: 0, outside: 0 };
-        drawn.add(0, bytes);
         drawn
     }
 
@@ -68,7 +70,7 @@ impl Drawn {
     pub(super) fn add(&mut self, inside: u64, outside: u64) {
         let bytes = inside + outside;
         self.space().usage.add(bytes);
-        if let From::Reservation(account) = &self.from {
+        if let Some(account) = self.from.account() {
             account.usage.add(bytes);
         }
         if let Some(usage) = &self.usage {
@@ -104,18 +106,12 @@ impl Drawn {
 
     /// The space they are in.
     pub fn space(&self) -> &Space {
-        match &self.from {
-            From::Reservation(account) => &account.space,
-            From::Space(space) => space,
-        }
+        self.from.space()
     }
 
     /// The number of the reservation it was made with, if any.
     pub fn reservation(&self) -> Option<u64> {
-        match &self.from {
-            From::Reservation(account) => Some(account.id),
-            From::Space(_) => None,
-        }
+        self.from.account().map(|a| a.id)
     }
 
     /// Gives the last `bytes` of the allocation back, at most all of it: those beyond the
@@ -140,7 +136,7 @@ impl Drawn {
         }
         self.space().usage.sub(bytes);
         let mut back = outside;
-        if let From::Reservation(account) = &self.from {
+        if let Some(account) = self.from.account() {
             account.usage.sub(bytes);
             if inside > 0 {
                 back += account.give(inside);
@@ -208,10 +204,7 @@ impl Source {
 
     /// The reservation's books, released or not.
     pub(super) fn account(&self) -> Option<&Arc<Account>> {
-        match &self.from {
-            From::Reservation(account) => Some(account),
-            From::Space(_) => None,
-        }
+        self.from.account()
     }
 }
 

@@ -172,6 +172,11 @@ impl State {
         });
     }
 
+    /// Ends the waits that there is an error for; whether there was any.
+    fn end_those(&mut self, error: impl Fn(&Waiter) -> Option<Error>) -> bool {
+        self.queue.end_those(&self.books.spaces, error)
+    }
+
     fn refuse_if_shut_down(&self) -> Result<()> {
         match self.shut_down {
             true => Err(shut_down()),
@@ -279,10 +284,9 @@ impl Hub {
         let mut state = self.lock();
         let (size, room) = account.release()?;
         account.space.put_quietly(room);
-        let State { books, queue, .. } = &mut *state;
-        let entry = books.live.remove(&account.id);
+        let entry = state.books.live.remove(&account.id);
         let grows = |w: &Waiter| matches!(&w.want, Want::Grow { account: a, .. } if Arc::ptr_eq(a, account));
-        queue.end_those(&books.spaces, |w| grows(w).then(|| released(account.id)));
+        state.end_those(|w| grows(w).then(|| released(account.id)));
         let policies = std::mem::take(&mut *sync::lock(&account.policies));
         state.serve();
         drop(state);
@@ -296,9 +300,8 @@ impl Hub {
     pub(super) fn cancel(&self, trigger: &Trigger) {
         let mut state = self.lock();
         trigger.store(true, Relaxed);
-        let State { books, queue, .. } = &mut *state;
         let theirs = |w: &Waiter| w.trigger.as_ref().is_some_and(|t| Arc::ptr_eq(t, trigger));
-        if queue.end_those(&books.spaces, |w| theirs(w).then(|| cancelled(&w.want))) {
+        if state.end_those(|w| theirs(w).then(|| cancelled(&w.want))) {
             state.serve();
         }
     }
@@ -307,8 +310,7 @@ impl Hub {
     pub(super) fn shut_down(&self) {
         let mut state = self.lock();
         state.shut_down = true;
-        let State { books, queue, .. } = &mut *state;
-        queue.end_those(&books.spaces, |_| Some(shut_down()));
+        state.end_those(|_| Some(shut_down()));
     }
 }
 

@@ -176,21 +176,9 @@ impl Manager {
         self.hub.draw_outside(space, bytes, stream).map_err(|refused| refused.error)
     }
 
-    /// Counts an allocation as [`Manager::draw`] does and makes it with `allocate`. Where either
-    /// finds no memory, the out-of-memory policy decides whether to try both again. To be called
-    /// with no lock held.
-    pub fn allocate<T>(
-        &self,
-        space: &Arc<Space>,
-        bytes: u64,
-        stream: u64,
-        mut allocate: impl FnMut() -> Result<T>,
-    ) -> Result<(T, Drawn)> {
-        self.allocate_with(space, None, bytes, stream, |drawn| Ok((allocate()?, drawn)))
-    }
-
-    /// Like [`Manager::allocate`], with the receipt handed to `allocate`, and in `reservation`,
-    /// whatever is attached, if there is one: it must be of this space.
+    /// Counts an allocation as [`Manager::draw`] does, or in `reservation`, which must be of this
+    /// space, and makes it with `allocate`, which gets the receipt. Where either finds no memory,
+    /// the out-of-memory policy decides whether to try both again. To be called with no lock held.
     pub fn allocate_with<T>(
         &self,
         space: &Arc<Space>,
@@ -209,7 +197,8 @@ impl Manager {
         self.attempt(space, (bytes, stream), from, draw, allocate)
     }
 
-    /// Like [`Manager::allocate_with`], drawing as [`Manager::draw_from_source`] does.
+    /// Like [`Manager::allocate_with`], for what leaves memory and comes back: counted as one that a
+    /// receipt was of, in the same reservation while that lives, else outside of any.
     pub fn allocate_again<T>(
         &self,
         source: &Source,
@@ -263,13 +252,6 @@ impl Manager {
     /// try again. Called with no lock held. Only once.
     pub fn set_relief(&self, relief: Relief) {
         let _ = self.relief.set(relief);
-    }
-
-    /// Counts an allocation as one that a receipt was of: in the same reservation while that lives,
-    /// else outside of any. For what leaves memory and comes back. To be called with no lock held.
-    pub fn draw_from_source(&self, source: &Source, bytes: u64) -> Result<Drawn> {
-        self.own(source.space())?;
-        self.hub.draw_again(source, bytes).map_err(|refused| refused.error)
     }
 
     /// Counts an allocation that is there already, outside of any reservation and also where the

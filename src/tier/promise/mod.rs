@@ -21,6 +21,7 @@ pub mod thresholds;
 pub mod usage;
 
 pub use cancel::Cancel;
+pub(in crate::tier) use drawn::NO_STREAM;
 pub use drawn::{Drawn, Source};
 pub use lack::Lack;
 pub use live::LiveCounter;

@@ -157,11 +157,10 @@ impl Queue {
         self.outcomes.remove(&arrived)
     }
 
-    /// The one that came at `arrived` gives up. `false` when it does not wait.
-    pub(super) fn leave(&mut self, arrived: u64, spaces: &[Arc<Space>]) -> bool {
-        match self.waiting.iter().position(|w| w.arrived == arrived) {
-            Some(at) => self.remove(at, spaces).is_some(),
-            None => false,
+    /// The one that came at `arrived` gives up.
+    pub(super) fn leave(&mut self, arrived: u64, spaces: &[Arc<Space>]) {
+        if let Some(at) = self.waiting.iter().position(|w| w.arrived == arrived) {
+            self.remove(at, spaces);
         }
     }
 }

@@ -177,7 +177,7 @@ fn streams_in_turns_need_no_more_than_one() {
 /// A block that grows by little each time is made of extents, not of pages.
 #[test]
 fn a_block_that_grows_is_no_heap_of_pages() {
-    let mut w = Work::new(1, 64 * GIB, PoolOptions::default());
+    let w = Work::new(1, 64 * GIB, PoolOptions::default());
     let s = w.streams[0];
     let mut p = w.rig.malloc(MIB, s);
     for step in 1..1_000 {

@@ -184,7 +184,7 @@ impl StreamPool {
         Ok(Borrowed { shared: shared.clone(), stream })
     }
 
-    /// The capacity.
+    /// How many streams were made, and what they do now.
     pub fn counts(&self) -> StreamCounts {
         let state = lock(&self.shared.state);
         StreamCounts {

@@ -85,8 +85,9 @@ impl Captures {
     }
 
     /// What was captured on the stream known as `key` is gone, and no call has named it while it
-    /// was being captured, or announced that, since the one that was given `time`. So it is not taken for one that is
-    /// being captured any more. It may be, as may any stream that no call names.
+    /// was being captured, or announced that, since the one that was given `time`. So it is not
+    /// taken for one that is being captured any more. It may be, as may any stream that no call
+    /// names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
         let mut keys = self.lock();
         if keys.get(&key).is_some_and(|known| known.time <= time) {

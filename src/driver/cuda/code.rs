@@ -16,12 +16,12 @@ pub(super) const CODE_CAPTURE_IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTU
 pub(super) const CODE_INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
 pub(super) const CODE_CONTEXT_IS_DESTROYED: Code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as Code;
 pub(super) const CODE_NOT_SUPPORTED: Code = CUresult::CUDA_ERROR_NOT_SUPPORTED as Code;
-pub(super) const CODE_NOT_PERMITTED: Code = CUresult::CUDA_ERROR_NOT_PERMITTED as Code;
+const CODE_NOT_PERMITTED: Code = CUresult::CUDA_ERROR_NOT_PERMITTED as Code;
 pub(super) const CODE_CAPTURE_FIRST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as Code;
 pub(super) const CODE_CAPTURE_INVALIDATED: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as Code;
 pub(super) const CODE_CAPTURE_LAST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as Code;
 
 /// Whether the driver does not do what was asked for, as opposed to failing at it.
 pub(super) fn is_refusal(code: Code) -> bool {
-    matches!(code, CODE_INVALID_VALUE | CODE_NOT_SUPPORTED)
+    matches!(code, CODE_INVALID_VALUE | CODE_NOT_PERMITTED | CODE_NOT_SUPPORTED)
 }

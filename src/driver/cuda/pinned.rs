@@ -4,7 +4,7 @@
 //! (31 against 329 ms a GiB, H200, driver 580.159.04), and it lets us choose the pages' NUMA node
 //! and size. Where the driver refuses to register (confidential computing), it makes the memory.
 
-use super::code::{is_refusal, CODE_NOT_PERMITTED, CODE_SUCCESS};
+use super::code::{is_refusal, CODE_SUCCESS};
 use super::driver::CudaDriver;
 use crate::base::{size, DeviceId, Error, Result};
 use crate::driver::pages;
@@ -43,12 +43,13 @@ impl CudaDriver {
         }
         // Failing to do so costs addresses.
         let _ = pages::unmap(addr, bytes);
-        let code = registered?;
-        if is_refusal(code) || code == CODE_NOT_PERMITTED {
-            return self.pin(dev, size);
+        match registered? {
+            code if is_refusal(code) => self.pin(dev, size),
+            code => {
+                let what = || format!("{} of host memory", size::human(bytes));
+                self.check(code, "cuMemHostRegister", what).map(|()| addr)
+            }
         }
-        self.check(code, "cuMemHostRegister", || format!("{} of host memory", size::human(bytes)))?;
-        Ok(addr)
     }
 
     /// Frees memory of either kind.

@@ -47,7 +47,7 @@ impl Pool {
         let cap = if mapped == 0 && !st.learnt.ahead {
             self.options.first_extent
         } else {
-            let halved = if st.learnt.buys || self.is_past(st, size) { 0 } else { st.learnt.halved };
+            let halved = if st.learnt.buys || self.was_scarce(st, size) { 0 } else { st.learnt.halved };
             self.grain(st, halved).max(size / self.options.extents_per_request.max(1))
         };
         let cap = cap.min(size).max(self.page);
@@ -55,7 +55,7 @@ impl Pool {
     }
 
     /// Whether grains were made finer at a time when memory was scarce, and it is not any more.
-    fn is_past(&self, st: &HeapState, growth: u64) -> bool {
+    fn was_scarce(&self, st: &HeapState, growth: u64) -> bool {
         st.learnt.halved > 0 && !self.options.finer && !self.is_scarce(growth)
     }
 

@@ -1,65 +1,35 @@
 //! What was learnt in one phase of a program and is no reason in the next.
 
-use crate::pool_support::{request, Rig};
+use crate::behaviour::shared::Work;
+use crate::pool_support::request;
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::Call;
-use gpumem::pool::{AllocFlags, PoolOptions};
+use gpumem::pool::AllocFlags;
 
-/// Blocks of random sizes that end at random, on streams in turn.
-struct Work {
-    rig: Rig,
-    streams: Vec<StreamHandle>,
-    live: Vec<(u64, u64, StreamHandle)>,
-    bytes: u64,
-    turn: usize,
-    rng: fastrand::Rng,
+/// Nothing has been done yet, on a device that runs work at once.
+fn work(streams: usize, device: u64) -> Work {
+    let mut w = Work::new(streams, HostOptions { bytes_per_device: device, ..HostOptions::default() });
+    w.rng = fastrand::Rng::with_seed(1);
+    w
 }
 
-impl Work {
-    fn new(streams: usize, device: u64, options: PoolOptions) -> Work {
-        let rig = Rig::new(HostOptions { bytes_per_device: device, ..HostOptions::default() }, options);
-        let streams = (0..streams).map(|_| rig.stream()).collect();
-        Work { rig, streams, live: Vec::new(), bytes: 0, turn: 0, rng: fastrand::Rng::with_seed(1) }
-    }
-
-    /// So many blocks of 1 MiB to `largest`, at most `peak` bytes of them at a time; returns how many extents were moved.
-    fn play(&mut self, blocks: u32, largest: u64, peak: u64) -> u64 {
-        let before = self.rig.pool.stats().moved;
-        for _ in 0..blocks {
-            let size = (MIB as f64 * ((largest / MIB) as f64).powf(self.rng.f64())) as u64;
-            while self.bytes + size > peak {
-                let i = self.rng.usize(..self.live.len());
-                self.end_one(i);
-            }
-            self.turn += 1;
-            let s = self.streams[self.turn % self.streams.len()];
-            if let Ok(p) = self.rig.pool.malloc(&request(size, s)) {
-                self.live.push((p, size, s));
-                self.bytes += size;
-            }
+/// So many blocks of 1 MiB to `largest` that end at random, at most `peak` bytes of them at a time. What is refused is left
+/// out.
+fn play(w: &mut Work, blocks: u32, largest: u64, peak: u64) {
+    for _ in 0..blocks {
+        let size = (MIB as f64 * ((largest / MIB) as f64).powf(w.rng.f64())) as u64;
+        while w.bytes + size > peak {
+            let i = w.rng.usize(..w.live.len());
+            w.end_one(i);
         }
-        self.rig.pool.stats().moved - before
-    }
-
-    fn end_one(&mut self, i: usize) {
-        let (p, size, s) = self.live.swap_remove(i);
-        self.rig.free(p, s);
-        self.bytes -= size;
-    }
-
-    fn end(&mut self) {
-        while !self.live.is_empty() {
-            self.end_one(self.live.len() - 1);
+        w.turn += 1;
+        let s = w.streams[w.turn % w.streams.len()];
+        if let Ok(p) = w.rig.pool.malloc(&request(size, s)) {
+            w.live.push((p, size, s));
+            w.bytes += size;
         }
-    }
-
-    /// The most that is mapped while that is played.
-    fn mapped(&mut self, blocks: u32, largest: u64, peak: u64) -> u64 {
-        self.rig.pool.reset_peaks();
-        self.play(blocks, largest, peak);
-        self.rig.pool.stats().peak_mapped
     }
 }
 
@@ -67,16 +37,18 @@ impl Work {
 #[test]
 fn a_peak_that_is_past_excuses_nothing() {
     for streams in [1, 4] {
-        let mut w = Work::new(streams, 64 * GIB, PoolOptions::default());
+        let mut w = work(streams, 64 * GIB);
         // No heap is ever empty, so that none starts afresh.
         let stay: Vec<(u64, StreamHandle)> = w.streams.iter().map(|&s| (w.rig.malloc(4 * KIB, s), s)).collect();
-        w.play(2_000, 64 * MIB, 16 * GIB);
+        play(&mut w, 2_000, 64 * MIB, 16 * GIB);
         w.end();
         for _ in 0..8 {
             w.rig.pool.trim_unused(0).unwrap();
         }
         assert!(w.rig.mapped() < GIB, "{} bytes stay mapped", w.rig.mapped());
-        let mapped = w.mapped(4_000, 256 * MIB, 2 * GIB);
+        w.rig.pool.reset_peaks();
+        play(&mut w, 4_000, 256 * MIB, 2 * GIB);
+        let mapped = w.rig.pool.stats().peak_mapped;
         assert!(mapped <= 2 * GIB * 7 / 5, "{streams} streams: {mapped} bytes mapped");
         w.end();
         stay.into_iter().for_each(|(p, s)| w.rig.free(p, s));
@@ -88,11 +60,11 @@ fn a_peak_that_is_past_excuses_nothing() {
 #[test]
 fn dedicated_memory_that_is_gone_excuses_nothing() {
     let mapped = [0, 16].map(|dedicated| {
-        let mut w = Work::new(3, 64 * GIB, PoolOptions::default());
+        let mut w = work(3, 64 * GIB);
         let s = w.streams[0];
         let alone = AllocFlags::SINGLE_HANDLE;
         let large: Vec<u64> = (0..dedicated).map(|_| w.rig.malloc_with(GIB, s, alone)).collect();
-        w.play(300, 16 * MIB, 256 * MIB);
+        play(&mut w, 300, 16 * MIB, 256 * MIB);
         large.into_iter().for_each(|p| w.rig.free(p, s));
         w.rig.sync();
         // Blocks go round the streams: made on one, freed on the next.
@@ -116,13 +88,13 @@ fn dedicated_memory_that_is_gone_excuses_nothing() {
 #[test]
 fn fine_extents_end_with_scarcity() {
     let extents = [true, false].map(|scarce| {
-        let mut w = Work::new(1, 96 * GIB, PoolOptions::default());
+        let mut w = work(1, 96 * GIB);
         // The heap is never empty, so that it does not start afresh.
         w.rig.malloc(MIB, w.streams[0]);
         w.rig.pool.set_limit(if scarce { 4 * GIB + GIB / 2 } else { 0 }).unwrap();
-        w.play(3_000, 64 * MIB, 4 * GIB);
+        play(&mut w, 3_000, 64 * MIB, 4 * GIB);
         w.rig.pool.set_limit(0).unwrap();
-        w.play(3_000, 512 * MIB, 48 * GIB);
+        play(&mut w, 3_000, 512 * MIB, 48 * GIB);
         w.rig.pool.stats().extents
     });
     assert!(extents[0] < extents[1] * 2, "{extents:?} extents");
@@ -131,10 +103,10 @@ fn fine_extents_end_with_scarcity() {
 /// On a device without room nothing is created in vain over and over: what it has left is known.
 #[test]
 fn a_full_device_is_not_asked_for_ever() {
-    let mut w = Work::new(4, 4 * GIB + GIB / 10 * 4, PoolOptions::default());
-    w.play(3_000, 64 * MIB, 4 * GIB);
+    let mut w = work(4, 4 * GIB + GIB / 10 * 4);
+    play(&mut w, 3_000, 64 * MIB, 4 * GIB);
     w.rig.fault.start_recording();
-    w.play(1_000, 64 * MIB, 4 * GIB);
+    play(&mut w, 1_000, 64 * MIB, 4 * GIB);
     let created = w.rig.fault.stop_recording().iter().filter(|&&c| c == Call::PhysCreate).count();
     assert!(created < 1_000, "{created} extents created");
 }
@@ -142,14 +114,14 @@ fn a_full_device_is_not_asked_for_ever() {
 /// Work that repeats on one stream costs nothing also while another stream holds a little.
 #[test]
 fn a_small_neighbour_makes_nothing_move() {
-    let mut w = Work::new(1, 64 * GIB, PoolOptions::default());
+    let mut w = work(1, 64 * GIB);
     let other = w.rig.stream();
     let little = w.rig.malloc(4 * KIB, other);
     let mut mapped = 0;
     for _ in 0..30 {
         w.rng = fastrand::Rng::with_seed(7);
         w.rig.fault.start_recording();
-        w.play(1_000, 256 * MIB, 2 * GIB);
+        play(&mut w, 1_000, 256 * MIB, 2 * GIB);
         w.end();
         mapped = w.rig.fault.stop_recording().iter().filter(|&&c| c == Call::Map).count();
     }
@@ -161,11 +133,11 @@ fn a_small_neighbour_makes_nothing_move() {
 /// What streams have left in stock when they took turns serves all of them, though none of them frees any more.
 #[test]
 fn streams_in_turns_need_no_more_than_one() {
-    let mut w = Work::new(1, 64 * GIB, PoolOptions::default());
+    let mut w = work(1, 64 * GIB);
     let streams: Vec<StreamHandle> = (0..6).map(|_| w.rig.stream()).collect();
     for turn in 0..12 {
         w.streams[0] = streams[turn % 6];
-        w.play(1_000, 256 * MIB, 2 * GIB);
+        play(&mut w, 1_000, 256 * MIB, 2 * GIB);
         w.end();
         // The program waits, which the pool does not see.
         w.rig.sync();
@@ -177,7 +149,7 @@ fn streams_in_turns_need_no_more_than_one() {
 /// A block that grows by little each time is made of extents, not of pages.
 #[test]
 fn a_block_that_grows_is_no_heap_of_pages() {
-    let w = Work::new(1, 64 * GIB, PoolOptions::default());
+    let w = work(1, 64 * GIB);
     let s = w.streams[0];
     let mut p = w.rig.malloc(MIB, s);
     for step in 1..1_000 {

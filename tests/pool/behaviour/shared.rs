@@ -11,19 +11,19 @@ const PEAK: u64 = 4 * GIB;
 const DEVICE: u64 = 32 * GIB;
 
 /// Blocks of up to 256 MiB that end at random, each on the next stream.
-struct Work {
-    rig: Rig,
-    streams: Vec<StreamHandle>,
-    live: Vec<(u64, u64, StreamHandle)>,
-    bytes: u64,
-    turn: usize,
-    rng: fastrand::Rng,
+pub struct Work {
+    pub rig: Rig,
+    pub streams: Vec<StreamHandle>,
+    pub live: Vec<(u64, u64, StreamHandle)>,
+    pub bytes: u64,
+    pub turn: usize,
+    pub rng: fastrand::Rng,
     /// Streams that hold the device back: the work of an allocation begins so many allocations later.
     behind: Vec<StreamHandle>,
 }
 
 impl Work {
-    fn new(streams: usize, host: HostOptions) -> Work {
+    pub fn new(streams: usize, host: HostOptions) -> Work {
         let rig = Rig::new(host, PoolOptions::default());
         let streams = (0..streams).map(|_| rig.stream()).collect();
         Work { rig, streams, live: Vec::new(), bytes: 0, turn: 0, rng: fastrand::Rng::with_seed(5), behind: Vec::new() }
@@ -62,13 +62,13 @@ impl Work {
         host.event_destroy(D, opens).unwrap();
     }
 
-    fn end_one(&mut self, i: usize) {
+    pub fn end_one(&mut self, i: usize) {
         let (p, size, stream) = self.live.swap_remove(i);
         self.rig.free(p, stream);
         self.bytes -= size;
     }
 
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         while !self.live.is_empty() {
             self.end_one(self.live.len() - 1);
         }

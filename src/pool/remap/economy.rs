@@ -11,8 +11,8 @@
 //! ```
 //!
 //! is what the heap may map beyond its peak besides its slack. It buys no more than half of what is
-//! unused, where a reserve of the device counts as used: with *free* what the device, or the limit,
-//! has left, and *mapped* the heap's bytes,
+//! unused, where a reserve of the device or the limit, whichever is less, counts as used: with *free*
+//! what they leave, and *mapped* the heap's bytes,
 //!
 //! ```text
 //! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
@@ -50,6 +50,10 @@ const RENT: u64 = 4;
 
 /// One part in so many of the device is left to others.
 const RESERVE: u64 = 16;
+
+/// Of a limit one part in so many is left, if that is less. With a sixteenth more requests were
+/// refused at limits close to what is live.
+const RESERVE_OF_LIMIT: u64 = 8;
 
 /// All heaps together earn one part in so many of what each may, and one part in so many of each
 /// one's least slack counts: by experiment on a pipeline over three streams, whose heaps are never
@@ -188,8 +192,8 @@ impl Pool {
         st.in_flight(&self.order) + of_others.sum::<u64>()
     }
 
-    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where the
-    /// device would have no reserve left.
+    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where no reserve
+    /// would be left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
         let most = self.entitled(st);
         if most == 0 {
@@ -198,7 +202,8 @@ impl Pool {
         let Ok(device) = self.driver.mem_info(self.dev) else { return 0 };
         let free = device.free.min(self.headroom()).saturating_sub(size);
         let beyond = st.extents.bytes().saturating_sub(st.learnt.peak_live);
-        match free.checked_sub(device.total / RESERVE) {
+        let reserve = (device.total / RESERVE).min(self.limit.load(Relaxed) / RESERVE_OF_LIMIT);
+        match free.checked_sub(reserve) {
             Some(unused) => most.min((unused + beyond) / 2),
             None => 0,
         }

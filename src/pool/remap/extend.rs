@@ -367,7 +367,7 @@ impl Pool {
         let next_ready = st.regions.get(next).state == State::Ready;
         let (gain, tail_end) =
             if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
-        if have + gain < size {
+        if have + gain < size && !self.flip_behind(heap, st, want, tail_end, size - have) {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (size - have - gain).next_multiple_of(self.page);
             let (addresses, kept) = self.addresses_behind(st, tail_end);

@@ -32,9 +32,23 @@ impl Pool {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
         let free = self.look_at(&mut core, heap, st, run, want)?;
-        let region = self.bring_back(&mut core, heap, st, run, free, want);
+        let region = self.bring_back(&mut core, heap, st, run, free, Some(want));
         st.learnt.memo.followed();
         Some(region)
+    }
+
+    /// The same for a block that grows and lacks so many bytes: takes the run back that begins where
+    /// what is ready behind the block ends, and makes it ready. Returns whether there is one.
+    pub(crate) fn flip_behind(&self, heap: &Heap, st: &mut HeapState, want: Want, at: u64, lacks: u64) -> bool {
+        let Some(run) = st.learnt.memo.next(want).filter(|_| st.private.is_none()) else { return false };
+        let mut core = lock(&*self.core);
+        let Some(free) = self.look_at(&mut core, heap, st, run, Want { size: lacks, ..want }) else { return false };
+        if core.aliases.bounds(run).0 != at {
+            return false;
+        }
+        self.bring_back(&mut core, heap, st, run, free, None);
+        st.learnt.memo.followed();
+        true
     }
 
     /// Whether a run can be taken back for a request. If so, the parts that are kept for it are
@@ -50,8 +64,17 @@ impl Pool {
         found
     }
 
-    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out.
-    fn bring_back(&self, core: &mut Core, heap: &Heap, st: &mut HeapState, run: RunId, free: Free, want: Want) -> u32 {
+    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out, if there is
+    /// one: returns its region, or else that of the run, which is ready.
+    fn bring_back(
+        &self,
+        core: &mut Core,
+        heap: &Heap,
+        st: &mut HeapState,
+        run: RunId,
+        free: Free,
+        want: Option<Want>,
+    ) -> u32 {
         let Free { moved, order } = free;
         let parts = core.aliases.kept(run);
         let (start, end, len) = core.aliases.bounds(run);
@@ -67,7 +90,7 @@ impl Pool {
                 "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
                 heap.number,
                 human(end - start),
-                human(want.size),
+                human(want.map_or(end - start, |w| w.size)),
                 len as u64 - moved,
             )
         });
@@ -78,16 +101,20 @@ impl Pool {
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved, moved);
         st.learnt.fresh_starts.taken_back(len as u64);
-        let (from, size) = st.place_in(region, want.size, want.align);
-        let cut = st.regions.cut_apart(region, from, size);
+        let cut = want.map(|w| {
+            let (from, size) = st.place_in(region, w.size, w.align);
+            st.regions.cut_apart(region, from, size)
+        });
+        let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
+        let region = cut.map_or(region, |c| c.block);
         for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
             take_out_all(st, p.region, at, stop);
         }
-        let order = st.regions.get(cut.block).order;
-        [cut.lead, cut.rest].into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+        let order = st.regions.get(region).order;
+        free.into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
         st.note_taken();
         core.aliases.take_back(run, parts, order);
-        cut.block
+        region
     }
 
     /// What to cut out of free regions of this heap, if all of the run is free and it has room for

@@ -68,6 +68,21 @@ fn tight() -> PoolOptions {
     PoolOptions { earned_permille: 0, finer: true, ..PoolOptions::default() }
 }
 
+/// A limit that leaves as much as is live is no reason to move memory for ever, however large the device is.
+#[test]
+fn a_limit_leaves_its_own_part_to_others_and_not_the_devices() {
+    let [mut limited, mut free] = [2 * PEAK, 0].map(|limit| {
+        let w = Work::new(64 * GIB, PoolOptions::default());
+        w.rig.pool.set_limit(limit).unwrap();
+        w
+    });
+    let moves = [&mut limited, &mut free].map(|w| {
+        w.play(40_000);
+        w.play(10_000)
+    });
+    assert!(moves[0] <= 2 * moves[1], "{moves:?} extents moved");
+}
+
 #[test]
 fn what_never_repeats_moves_less_and_less() {
     let [mut auto, mut tight] = [PoolOptions::default(), tight()].map(|o| Work::new(16 * GIB, o));

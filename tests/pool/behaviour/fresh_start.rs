@@ -61,6 +61,41 @@ fn work_that_repeats_maps_nothing_again() {
     assert!(calls[1..].iter().all(|&n| n == 0), "{calls:?}");
 }
 
+/// Blocks that grow where they are take back what was mapped behind them the time before.
+#[test]
+fn growth_that_repeats_maps_nothing_again() {
+    let rig = Rig::new(checked(8 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    let rounds = [(); 8].map(|()| {
+        rig.fault.start_recording();
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..200 {
+            let pages = live.iter().map(|x| x.1).sum::<u64>();
+            match rng.u8(0..4) {
+                0 if !live.is_empty() || pages > 260 => rig.free(live.swap_remove(rng.usize(..live.len())).0, s),
+                1 if !live.is_empty() && pages < 240 => {
+                    let (p, size) = live.swap_remove(rng.usize(..live.len()));
+                    let more = size + rng.u64(1..20);
+                    live.push((rig.pool.realloc(p, more * PAGE, s).unwrap(), more));
+                }
+                _ if pages < 240 => {
+                    let size = rng.u64(1..30);
+                    live.push((rig.malloc(size * PAGE, s), size));
+                }
+                _ => rig.free(live.swap_remove(rng.usize(..live.len())).0, s),
+            }
+        }
+        live.into_iter().for_each(|(p, _)| rig.free(p, s));
+        let calls = rig.fault.stop_recording();
+        rig.books();
+        [Call::Map, Call::CopyAsync].map(|which| calls.iter().filter(|&&c| c == which).count())
+    });
+    assert!(rounds[0][0] > 50, "{rounds:?}");
+    assert!(rounds[4..].iter().all(|n| n[0] == 0), "maps and copies: {rounds:?}");
+    rig.close();
+}
+
 /// Starting afresh has everything mapped again where the next round asks for other sizes: it must become rare. Then the heap maps
 /// hardly more, in two thirds of the rounds, than one that never runs empty.
 #[test]

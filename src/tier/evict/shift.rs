@@ -7,16 +7,18 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::inside::{call_back, enter_a_shift};
-use super::item::{Claim, Place};
+use super::item::{Claim, Item, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
-use super::shared::Shared;
+use super::shared::{Shared, Unasked};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
 use crate::driver::nvtx;
 use crate::pool::{By, Pool, Waited};
 use crate::tier::{SpaceId, Strategy, Tier};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Items whose copies are in flight, at most.
 const MOST_PENDING: usize = 64;
@@ -122,7 +124,7 @@ pub(super) struct Shift<'a> {
     pub(super) told: Told<'a>,
     moved: Moved,
     /// The addresses of what was moved.
-    went: BTreeSet<u64>,
+    went: BTreeMap<u64, Arc<Item>>,
 }
 
 /// Whom to tell how far it is.
@@ -171,7 +173,7 @@ impl Shared {
         claims: Vec<Claim>,
         goal: &Goal,
         progress: Progress,
-    ) -> (BTreeSet<u64>, Result<Moved>) {
+    ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
         self.shift_some(claims, goal, By::Noted, (Some(progress), None), true)
     }
 
@@ -182,11 +184,13 @@ impl Shared {
         by: By,
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
         lenient: bool,
-    ) -> (BTreeSet<u64>, Result<Moved>) {
+    ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
+        // A hold keeps what it brings back.
+        let unasked = (lenient || keep.is_some()).then(Instant::now);
         if let Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) = goal {
             // Also where nothing is to be moved.
             if let Err(e) = self.parts.manager.space(*id) {
-                return (BTreeSet::new(), Err(e));
+                return (BTreeMap::new(), Err(e));
             }
         }
         let there = |c: &Claim| goal.is_reached(c.place().space(c.item.device));
@@ -198,7 +202,7 @@ impl Shared {
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
         let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());
-        let (moved, went) = (Moved::default(), BTreeSet::new());
+        let (moved, went) = (Moved::default(), BTreeMap::new());
         let mut shift =
             Shift { shared: self, goal, by, lenient, flow: None, waited, pending, buffers, keep, told, moved, went };
         let name = if goal.is_nearer() { c"restore" } else { c"evict" };
@@ -207,11 +211,23 @@ impl Shared {
         drop(range);
         let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));
         drop(shift);
+        if let Some(start) = unasked {
+            self.tell_of(&went, goal.is_nearer(), start);
+        }
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
             0 => e,
             n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
         });
         (went, outcome)
+    }
+
+    /// Tells of what has moved without being named.
+    fn tell_of(&self, went: &BTreeMap<u64, Arc<Item>>, nearer: bool, start: Instant) {
+        let took = start.elapsed() / (went.len() as u32).max(1);
+        for item in went.values() {
+            let Item { base, device, bytes, .. } = **item;
+            (self.parts.unasked)(&Unasked { nearer, base, device, bytes, took });
+        }
     }
 
     /// The spaces that a goal allows, best first.
@@ -389,7 +405,7 @@ impl<'a> Shift<'a> {
         }
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
-        self.went.insert(claim.item.base);
+        self.went.insert(claim.item.base, claim.item.clone());
         self.keep_claim(claim);
     }
 

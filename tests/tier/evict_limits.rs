@@ -204,6 +204,26 @@ fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
     close(&rig, &all, s);
 }
 
+/// What moves out to make room takes nothing of what was promised below to the thread that needs the room.
+#[test]
+fn making_room_draws_nothing_from_an_attached_reservation() {
+    for tier in [Tier::Host, Tier::Disk] {
+        let pinned = if tier == Tier::Host { 64 * MIB } else { MIB };
+        let rig = Rig::new(Options { pages: 16, pinned, disk: true, ..Options::default() });
+        let s = rig.stream();
+        let others = movable(&rig, 10, s);
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let below = Strategy::Space(SpaceId::new(tier, 0));
+        let mine = manager.reserve(Reserve::new(below, Amount::Exact(8 * PAGE))).unwrap();
+        mine.attach_thread().unwrap();
+        let p = rig.malloc(12 * PAGE, 0, s);
+        assert!(resident(&rig, &others) < 10);
+        assert_eq!((mine.drawn(), mine.usage().peak()), (0, 0), "{tier}");
+        mine.release().unwrap();
+        close(&rig, &[others, vec![p]].concat(), s);
+    }
+}
+
 /// The oldest does not fit into what the host has left: those behind it go instead.
 #[test]
 fn one_that_cannot_go_does_not_keep_the_others() {

@@ -109,8 +109,9 @@ pub(super) struct Shift<'a> {
     pub(super) shared: &'a Shared,
     goal: &'a Goal,
     pub(super) by: By,
-    /// One that cannot be moved does not keep the others from it.
-    lenient: bool,
+    /// Nobody named what is moved: one that cannot be does not keep the others from it, and the room
+    /// for it is no part of what was promised to the thread that moves it.
+    pub(super) by_itself: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
     /// What the flow's stream waits for.
@@ -183,10 +184,10 @@ impl Shared {
         goal: &Goal,
         by: By,
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
-        lenient: bool,
+        by_itself: bool,
     ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
         // A hold keeps what it brings back.
-        let unasked = (lenient || keep.is_some()).then(Instant::now);
+        let unasked = (by_itself || keep.is_some()).then(Instant::now);
         if let Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) = goal {
             // Also where nothing is to be moved.
             if let Err(e) = self.parts.manager.space(*id) {
@@ -204,7 +205,7 @@ impl Shared {
         let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());
         let (moved, went) = (Moved::default(), BTreeMap::new());
         let mut shift =
-            Shift { shared: self, goal, by, lenient, flow: None, waited, pending, buffers, keep, told, moved, went };
+            Shift { shared: self, goal, by, by_itself, flow: None, waited, pending, buffers, keep, told, moved, went };
         let name = if goal.is_nearer() { c"restore" } else { c"evict" };
         let range = (total > 0).then(|| nvtx::range(name, total));
         let outcome = shift.run(claims);
@@ -257,7 +258,7 @@ impl<'a> Shift<'a> {
         for claim in claims {
             outcome = self.one(claim);
             match &outcome {
-                Err(e) if self.lenient && !ends(e.status) && !self.is_broken() => {
+                Err(e) if self.by_itself && !ends(e.status) && !self.is_broken() => {
                     passed = passed.and(std::mem::replace(&mut outcome, Ok(())));
                 }
                 Err(_) => break,
@@ -333,7 +334,12 @@ impl<'a> Shift<'a> {
     /// Starts copying from the device into pinned memory of a node.
     fn start_out(&mut self, claim: Claim, node: u32) -> Result<Step> {
         let item = claim.item.clone();
-        let memory = match self.shared.parts.host.allocate(node, item.bytes.max(1), None) {
+        let (host, bytes) = (&self.shared.parts.host, item.bytes.max(1));
+        let memory = match self.by_itself {
+            true => host.allocate_outside(node, bytes, false),
+            false => host.allocate(node, bytes, None),
+        };
+        let memory = match memory {
             Ok(memory) => memory,
             Err(e) => return Step::or(e, claim),
         };

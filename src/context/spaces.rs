@@ -58,7 +58,8 @@ impl Context {
         if let Some(tiers) = self.tiers.get() {
             return Ok(tiers);
         }
-        let tiers = Tiers::start(&self.driver, &self.config, &self.pools, self.detector().cloned())
+        let watched = (self.interest.clone(), self.recorder.clone());
+        let tiers = Tiers::start(&self.driver, &self.config, &self.pools, self.detector().cloned(), watched)
             .map_err(|e| e.context("starting the tiers"))?;
         // Nothing is promised before all that lives is counted. What is allocated until the tiers
         // are there is counted by the pool itself, outside of any reservation.

@@ -6,11 +6,12 @@ use super::config::{Config, Limit};
 use super::pinned::Pinned;
 use crate::arena::Detector;
 use crate::base::sync::OnceLock;
-use crate::base::{DeviceId, Error, Result, Status};
+use crate::base::{DeviceId, Error, Interest, Result, Status};
 use crate::driver::{numa, Counted, Driver};
+use crate::observe::{Event, Kind, Recorder};
 use crate::pool::Pool;
 use crate::tier::disk::StoreOptions;
-use crate::tier::evict::{Evictor, MoverOptions, Parts};
+use crate::tier::evict::{Evictor, MoverOptions, Parts, Unasked};
 use crate::tier::host::{HostNode, HostOptions};
 use crate::tier::{Disks, HostTier, LiveCounter, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ impl Tiers {
         config: &Config,
         pools: &Arc<[OnceLock<Pool>]>,
         detector: Option<Arc<Detector>>,
+        watched: (Arc<Interest>, Arc<Recorder>),
     ) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
         let gpu =
@@ -57,6 +59,7 @@ impl Tiers {
                 let pools = pools.clone();
                 move || detector.as_ref().is_some_and(|d| d.empty(&pools))
             }),
+            unasked: Box::new(move |moved| saw_unasked(&watched.0, &watched.1, moved)),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: config.mover, warn: config.log >= 1 });
         Ok(Tiers { manager, gpu, host, disks, evictor, pinned: Pinned::default() })
@@ -103,6 +106,18 @@ impl Tiers {
             ))
         })
     }
+}
+
+/// An event for what has moved and was not named by a call, if events are wanted.
+fn saw_unasked(interest: &Interest, recorder: &Recorder, moved: &Unasked) {
+    if !interest.in_events() || recorder.is_inside() {
+        return;
+    }
+    let Unasked { nearer, base, device, bytes, took } = *moved;
+    let kind = if nearer { Kind::Restore } else { Kind::Evict };
+    let other = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    let time = recorder.now().saturating_sub(other);
+    recorder.push(Event { address: base, bytes, other, device: device.0 as u8, ..Event::new(kind, time) });
 }
 
 fn gpu_space(driver: &dyn Driver, config: &Config, manager: &Manager, device: u32) -> Result<Arc<Space>> {

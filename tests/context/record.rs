@@ -7,6 +7,7 @@ use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::observe::history::NEVER;
 use gpumem::observe::{Event, History, Kind, Options, Recorder, Recording};
+use gpumem::pool::AllocFlags;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,6 +23,32 @@ fn context() -> Context {
 
 fn malloc(cx: &Context, size: u64, tag: u64) -> u64 {
     cx.malloc(&Request { size, tag, ..Request::default() }).unwrap()
+}
+
+/// What leaves the device to make room, or by the mover, and what a hold brings back, is recorded as what a call moves is.
+#[test]
+fn what_moves_without_being_named_is_recorded() {
+    let memory = HostOptions { bytes_per_device: 8 * M, ..HostOptions::default() };
+    let config = Config { mover: false, ..Config::default() };
+    let cx = Context::new(HostDriver::new(memory).unwrap(), config).unwrap();
+    let mut all = Vec::new();
+    let (recording, _) = recorded(&cx, || {
+        for _ in 0..3 {
+            let ptr = cx.malloc(&Request { size: 4 * M, flags: AllocFlags::EVICTABLE, ..Request::default() }).unwrap();
+            cx.hold(ptr).unwrap();
+            cx.unhold(ptr, StreamHandle::LEGACY).unwrap();
+            all.push(ptr);
+        }
+        cx.hold(all[0]).unwrap();
+    });
+    let of = |kind| {
+        let events = recording.events.iter().map(|h| h.event).filter(|e| e.kind == kind);
+        events.map(|e| (e.address, e.bytes, e.other > 0)).collect::<Vec<_>>()
+    };
+    // The first for the third, then the second for the first.
+    assert_eq!(of(Kind::Evict), [(all[0], 4 * M, true), (all[1], 4 * M, true)]);
+    assert_eq!(of(Kind::Restore), [(all[0], 4 * M, true)]);
+    all.iter().for_each(|&ptr| cx.free(ptr).unwrap());
 }
 
 /// Records what `f` does; the recording, followed.

@@ -75,6 +75,7 @@ impl Rig {
             host: tier.clone(),
             disks: disks.clone(),
             spare: Box::new(|| false),
+            unasked: Box::new(|_| {}),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: false, warn: false });
         Rig { host, fault, pools, tier, disks, manager, evictor, _dir: dir }

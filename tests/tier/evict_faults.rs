@@ -147,6 +147,7 @@ impl Parted {
             host: tier.clone(),
             disks: disks.clone(),
             spare: Box::new(|| false),
+            unasked: Box::new(|_| {}),
         };
         let evictor = Evictor::new(parts, MoverOptions { enabled: false, warn: false });
         Parted { host, disk, dir, pools, tier, disks, manager, evictor }

@@ -204,6 +204,45 @@ fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
     close(&rig, &all, s);
 }
 
+/// The driver gives the handle of a destroyed stream to the next: what comes back counts for the one that it was made on.
+#[test]
+fn what_comes_back_counts_for_its_own_stream() {
+    let rig = Rig::new(Options { pages: 16, ..Options::default() });
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let gone = rig.stream();
+    let p = rig.malloc(2 * PAGE, 0, gone);
+    rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();
+    rig.ctx.forget_stream(gone);
+    rig.ctx.driver().stream_destroy(D, gone).unwrap();
+    let next = rig.stream();
+    assert_eq!(next, gone, "another handle shows nothing");
+    rig.ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
+    let space = manager.space(GPU).unwrap();
+    let usage = manager.stream_usage(&space, next.0 as u64).unwrap().unwrap();
+    assert_eq!((usage.now(), usage.peak()), (0, 0));
+    close(&rig, &[p], next);
+}
+
+/// What moves out to make room takes nothing of what was promised below to the thread that needs the room.
+#[test]
+fn making_room_draws_nothing_from_an_attached_reservation() {
+    for tier in [Tier::Host, Tier::Disk] {
+        let pinned = if tier == Tier::Host { 64 * MIB } else { MIB };
+        let rig = Rig::new(Options { pages: 16, pinned, disk: true, ..Options::default() });
+        let s = rig.stream();
+        let others = movable(&rig, 10, s);
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let below = Strategy::Space(SpaceId::new(tier, 0));
+        let mine = manager.reserve(Reserve::new(below, Amount::Exact(8 * PAGE))).unwrap();
+        mine.attach_thread().unwrap();
+        let p = rig.malloc(12 * PAGE, 0, s);
+        assert!(resident(&rig, &others) < 10);
+        assert_eq!((mine.drawn(), mine.usage().peak()), (0, 0), "{tier}");
+        mine.release().unwrap();
+        close(&rig, &[others, vec![p]].concat(), s);
+    }
+}
+
 /// The oldest does not fit into what the host has left: those behind it go instead.
 #[test]
 fn one_that_cannot_go_does_not_keep_the_others() {

@@ -184,4 +184,9 @@ impl Mount {
             Some(r) => r.draw_in(&self.space, file, NO_STREAM),
         }
     }
+
+    /// Like [`Mount::draw`], outside of any reservation, whatever is attached to the thread.
+    pub fn draw_outside(&self, bytes: u64) -> Result<Drawn> {
+        self.manager.draw_outside(&self.space, file_bytes(bytes, self.options.chunk_bytes)?, NO_STREAM)
+    }
 }

@@ -44,5 +44,5 @@ mod shift;
 pub use evictor::{Evictor, Location};
 pub use lanes::Progress;
 pub use mover::MoverOptions;
-pub use shared::Parts;
+pub use shared::{Parts, Unasked};
 pub use shift::{Goal, Moved, To};

@@ -79,7 +79,7 @@ impl Shared {
                 found.claims.iter().map(|c| (c.item.base, frees(space, &c.item, lack))).collect();
             let (went, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
             for (base, size) in tried {
-                match went.contains(&base) {
+                match went.contains_key(&base) {
                     true => free += size,
                     false => drop(passed.insert(base)),
                 }

@@ -14,6 +14,7 @@ use crate::tier::disk::Disks;
 use crate::tier::host::HostTier;
 use crate::tier::promise::{Manager, Space};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the evictor is made of.
 pub struct Parts {
@@ -31,6 +32,23 @@ pub struct Parts {
     pub disks: Arc<Disks>,
     /// Gives device memory back that nobody uses; whether there was any. Called with no lock held.
     pub spare: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Hears of what has moved by itself, or for a hold. Called with no lock held.
+    pub unasked: Box<dyn Fn(&Unasked) + Send + Sync>,
+}
+
+/// An allocation that has moved and that no call named to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unasked {
+    /// Whether nearer to the device.
+    pub nearer: bool,
+    /// Where it starts.
+    pub base: u64,
+    /// The device that it is of.
+    pub device: DeviceId,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Its share of the time that it took with those that moved at the same time.
+    pub took: Duration,
 }
 
 /// What the evictor and its thread share.

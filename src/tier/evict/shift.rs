@@ -7,16 +7,18 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::inside::{call_back, enter_a_shift};
-use super::item::{Claim, Place};
+use super::item::{Claim, Item, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
-use super::shared::Shared;
+use super::shared::{Shared, Unasked};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
 use crate::driver::nvtx;
 use crate::pool::{By, Pool, Waited};
 use crate::tier::{SpaceId, Strategy, Tier};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Items whose copies are in flight, at most.
 const MOST_PENDING: usize = 64;
@@ -107,8 +109,9 @@ pub(super) struct Shift<'a> {
     pub(super) shared: &'a Shared,
     goal: &'a Goal,
     pub(super) by: By,
-    /// One that cannot be moved does not keep the others from it.
-    lenient: bool,
+    /// Nobody named what is moved: one that cannot be does not keep the others from it, and the room
+    /// for it is no part of what was promised to the thread that moves it.
+    pub(super) by_itself: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
     /// What the flow's stream waits for.
@@ -122,7 +125,7 @@ pub(super) struct Shift<'a> {
     pub(super) told: Told<'a>,
     moved: Moved,
     /// The addresses of what was moved.
-    went: BTreeSet<u64>,
+    went: BTreeMap<u64, Arc<Item>>,
 }
 
 /// Whom to tell how far it is.
@@ -171,7 +174,7 @@ impl Shared {
         claims: Vec<Claim>,
         goal: &Goal,
         progress: Progress,
-    ) -> (BTreeSet<u64>, Result<Moved>) {
+    ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
         self.shift_some(claims, goal, By::Noted, (Some(progress), None), true)
     }
 
@@ -181,12 +184,14 @@ impl Shared {
         goal: &Goal,
         by: By,
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
-        lenient: bool,
-    ) -> (BTreeSet<u64>, Result<Moved>) {
+        by_itself: bool,
+    ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
+        // A hold keeps what it brings back.
+        let unasked = (by_itself || keep.is_some()).then(Instant::now);
         if let Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) = goal {
             // Also where nothing is to be moved.
             if let Err(e) = self.parts.manager.space(*id) {
-                return (BTreeSet::new(), Err(e));
+                return (BTreeMap::new(), Err(e));
             }
         }
         let there = |c: &Claim| goal.is_reached(c.place().space(c.item.device));
@@ -198,20 +203,32 @@ impl Shared {
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
         let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());
-        let (moved, went) = (Moved::default(), BTreeSet::new());
+        let (moved, went) = (Moved::default(), BTreeMap::new());
         let mut shift =
-            Shift { shared: self, goal, by, lenient, flow: None, waited, pending, buffers, keep, told, moved, went };
+            Shift { shared: self, goal, by, by_itself, flow: None, waited, pending, buffers, keep, told, moved, went };
         let name = if goal.is_nearer() { c"restore" } else { c"evict" };
         let range = (total > 0).then(|| nvtx::range(name, total));
         let outcome = shift.run(claims);
         drop(range);
         let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));
         drop(shift);
+        if let Some(start) = unasked {
+            self.tell_of(&went, goal.is_nearer(), start);
+        }
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
             0 => e,
             n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
         });
         (went, outcome)
+    }
+
+    /// Tells of what has moved without being named.
+    fn tell_of(&self, went: &BTreeMap<u64, Arc<Item>>, nearer: bool, start: Instant) {
+        let took = start.elapsed() / (went.len() as u32).max(1);
+        for item in went.values() {
+            let Item { base, device, bytes, .. } = **item;
+            (self.parts.unasked)(&Unasked { nearer, base, device, bytes, took });
+        }
     }
 
     /// The spaces that a goal allows, best first.
@@ -241,7 +258,7 @@ impl<'a> Shift<'a> {
         for claim in claims {
             outcome = self.one(claim);
             match &outcome {
-                Err(e) if self.lenient && !ends(e.status) && !self.is_broken() => {
+                Err(e) if self.by_itself && !ends(e.status) && !self.is_broken() => {
                     passed = passed.and(std::mem::replace(&mut outcome, Ok(())));
                 }
                 Err(_) => break,
@@ -317,7 +334,12 @@ impl<'a> Shift<'a> {
     /// Starts copying from the device into pinned memory of a node.
     fn start_out(&mut self, claim: Claim, node: u32) -> Result<Step> {
         let item = claim.item.clone();
-        let memory = match self.shared.parts.host.allocate(node, item.bytes.max(1), None) {
+        let (host, bytes) = (&self.shared.parts.host, item.bytes.max(1));
+        let memory = match self.by_itself {
+            true => host.allocate_outside(node, bytes, false),
+            false => host.allocate(node, bytes, None),
+        };
+        let memory = match memory {
             Ok(memory) => memory,
             Err(e) => return Step::or(e, claim),
         };
@@ -389,7 +411,7 @@ impl<'a> Shift<'a> {
         }
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
-        self.went.insert(claim.item.base);
+        self.went.insert(claim.item.base, claim.item.clone());
         self.keep_claim(claim);
     }
 

@@ -56,6 +56,13 @@ pub struct HostTier {
     grower: Grower,
 }
 
+/// What memory is drawn from.
+enum From<'a> {
+    /// This reservation; without one, that which is attached to the thread, or outside of any.
+    Any(Option<&'a Reservation>),
+    Outside,
+}
+
 impl HostTier {
     /// Adds a space for each node. Pins nothing.
     pub fn new(driver: Arc<dyn Driver>, manager: Arc<Manager>, options: &HostOptions) -> Result<HostTier> {
@@ -91,20 +98,31 @@ impl HostTier {
     /// `OutOfMemory` when so much cannot be promised or pinned. To be called with no lock held:
     /// policies may call back.
     pub fn allocate(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
-        self.take(node, bytes, reservation, node::Shape::Pieces)
+        self.take(node, bytes, node::Shape::Pieces, From::Any(reservation))
     }
 
     /// The same in one piece, which starts a block or a part. What is larger than a chunk gets one
     /// of its own; what needs half a block or less may have as few as 256 bytes.
     pub fn contiguous(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
-        self.take(node, bytes, reservation, node::Shape::One)
+        self.take(node, bytes, node::Shape::One, From::Any(reservation))
     }
 
-    fn take(&self, id: u32, bytes: u64, from: Option<&Reservation>, shape: node::Shape) -> Result<HostMemory> {
+    /// As [`HostTier::allocate`], or with `in_one` as [`HostTier::contiguous`], but counted outside
+    /// of any reservation, whatever is attached to the thread.
+    pub fn allocate_outside(&self, node: u32, bytes: u64, in_one: bool) -> Result<HostMemory> {
+        let shape = if in_one { node::Shape::One } else { node::Shape::Pieces };
+        self.take(node, bytes, shape, From::Outside)
+    }
+
+    fn take(&self, id: u32, bytes: u64, shape: node::Shape, from: From<'_>) -> Result<HostMemory> {
         let node = self.node(id)?;
         let want = node.want(bytes, shape)?;
         let take = |drawn| Ok((node.take(want)?, drawn));
-        let ((pieces, more), drawn) = self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, take)?;
+        let (space, manager) = (&node.space, &self.manager);
+        let ((pieces, more), drawn) = match from {
+            From::Any(reservation) => manager.allocate_with(space, reservation, want.bytes(), NO_STREAM, take),
+            From::Outside => manager.allocate_outside(space, want.bytes(), NO_STREAM, take),
+        }?;
         if more {
             self.grower.wake();
         }

@@ -8,6 +8,7 @@ use super::parts::{Parts, SMALLEST};
 use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};
 use crate::base::{size, DeviceId, Error, Result, Status};
 use crate::driver::{pages, Driver};
+use crate::tier::promise::space::MAX_BYTES;
 use crate::tier::{Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::{Arc, PoisonError};
 
@@ -136,12 +137,14 @@ impl Node {
         options: &HostOptions,
         node: &HostNode,
     ) -> Result<Node> {
+        // A setting may say more than any machine has.
+        let capacity = node.capacity.min(MAX_BYTES);
         let space = SpaceOptions {
-            limit: Some(node.limit.min(node.capacity)),
+            limit: Some(node.limit.min(capacity)),
             thresholds: options.thresholds,
             numa: Some(node.id),
             per_stream: false,
-            ..SpaceOptions::new(node.capacity)
+            ..SpaceOptions::new(capacity)
         };
         let space = manager.add_space(SpaceId::new(Tier::Host, node.id), &space)?;
         let near = |d: &DeviceId| driver.device_props(*d).is_ok_and(|p| p.numa == Some(node.id));

@@ -13,6 +13,7 @@ use super::lack::{Counting, Lack, Refused};
 use super::overdraw::take;
 use super::policy::OutOfMemoryPolicy;
 use super::space::{Space, MAX_BYTES};
+use super::usage::Usage;
 use crate::base::sync::lock;
 use crate::base::{size::human, Error, Result, Status};
 use std::sync::Arc;
@@ -55,20 +56,12 @@ impl Hub {
 
     /// Counts an allocation outside of any reservation, whatever is attached.
     pub(super) fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Counting<Drawn> {
-        too_many(bytes)?;
-        let usage = self.attachments.usage(self.id, space, stream);
-        match space.take(bytes) {
-            true => Ok(Drawn::new(From::Space(space.clone()), (stream, usage), (0, bytes))),
-            false => Err(no_room(space, bytes)),
-        }
+        draw_outside_for(space, bytes, (stream, self.attachments.usage(self.id, space, stream)))
     }
 
     /// Counts an allocation in a reservation.
     pub(super) fn draw_from(&self, account: &Arc<Account>, bytes: u64, stream: u64) -> Counting<Drawn> {
-        too_many(bytes)?;
-        let parts = take(account, bytes, stream)?.ok_or_else(|| released(account.id))?;
-        let usage = self.attachments.usage(self.id, &account.space, stream);
-        Ok(Drawn::new(From::Reservation(account.clone()), (stream, usage), parts))
+        draw_from_for(account, bytes, (stream, self.attachments.usage(self.id, &account.space, stream)))
     }
 
     /// Counts an allocation that is there already outside of any reservation, whether or not there
@@ -102,15 +95,34 @@ impl Hub {
     /// Counts an allocation as one that a receipt was of: in its reservation while that lives, else
     /// outside of any.
     pub(super) fn draw_again(&self, source: &Source, bytes: u64) -> Counting<Drawn> {
+        // By its handle the stream may be another one by now.
+        let counts_for = || (source.stream(), source.usage.clone());
         match &source.from {
             From::Reservation(account) if !account.released() => {
-                match self.draw_from(account, bytes, source.stream()) {
+                match draw_from_for(account, bytes, counts_for()) {
                     // Released in between.
-                    Err(_) if account.released() => self.draw_outside(&account.space, bytes, source.stream()),
+                    Err(_) if account.released() => draw_outside_for(&account.space, bytes, counts_for()),
                     drawn => drawn,
                 }
             }
-            from => self.draw_outside(from.space(), bytes, source.stream()),
+            from => draw_outside_for(from.space(), bytes, counts_for()),
         }
     }
+}
+
+/// A stream, and what its live allocations use, where that is counted.
+type CountsFor = (u64, Option<Arc<Usage>>);
+
+fn draw_outside_for(space: &Arc<Space>, bytes: u64, counts_for: CountsFor) -> Counting<Drawn> {
+    too_many(bytes)?;
+    match space.take(bytes) {
+        true => Ok(Drawn::new(From::Space(space.clone()), counts_for, (0, bytes))),
+        false => Err(no_room(space, bytes)),
+    }
+}
+
+fn draw_from_for(account: &Arc<Account>, bytes: u64, counts_for: CountsFor) -> Counting<Drawn> {
+    too_many(bytes)?;
+    let parts = take(account, bytes, counts_for.0)?.ok_or_else(|| released(account.id))?;
+    Ok(Drawn::new(From::Reservation(account.clone()), counts_for, parts))
 }

@@ -149,7 +149,7 @@ impl Drawn {
 
     /// Where it was drawn from.
     pub fn source(&self) -> Source {
-        Source { from: self.from.clone(), stream: self.stream }
+        Source { from: self.from.clone(), stream: self.stream, usage: self.usage.clone() }
     }
 
     /// Draws `bytes` more where it was drawn from: from the reservation while that lives, by its
@@ -184,6 +184,8 @@ impl Drop for Drawn {
 pub struct Source {
     pub(super) from: From,
     stream: u64,
+    /// The stream's own, which another one with its handle has not.
+    pub(super) usage: Option<Arc<Usage>>,
 }
 
 impl Source {

@@ -197,6 +197,19 @@ impl Manager {
         self.attempt(space, (bytes, stream), from, draw, allocate)
     }
 
+    /// Like [`Manager::allocate_with`], counted outside of any reservation, whatever is attached.
+    pub fn allocate_outside<T>(
+        &self,
+        space: &Arc<Space>,
+        bytes: u64,
+        stream: u64,
+        allocate: impl FnMut(Drawn) -> Result<T>,
+    ) -> Result<T> {
+        self.own(space)?;
+        let draw = || self.hub.draw_outside(space, bytes, stream);
+        self.attempt(space, (bytes, stream), || None, draw, allocate)
+    }
+
     /// Like [`Manager::allocate_with`], for what leaves memory and comes back: counted as one that a
     /// receipt was of, in the same reservation while that lives, else outside of any.
     pub fn allocate_again<T>(

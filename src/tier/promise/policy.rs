@@ -207,9 +207,13 @@ impl OutOfMemoryPolicy {
                 other => return other,
             };
             let OutOfMemoryPolicy::Callback(callback) = self else { return Err(error) };
-            let Some(_inside) = Inside::enter() else { return Err(error) };
             failed = failed.saturating_add(1);
-            if !callback(&Shortage { space, bytes, stream, attempt: failed }) {
+            let again = {
+                // Not for the next try, which is no part of the callback.
+                let Some(_inside) = Inside::enter() else { return Err(error) };
+                callback(&Shortage { space, bytes, stream, attempt: failed })
+            };
+            if !again {
                 return Err(error);
             }
             last = attempt();
@@ -281,6 +285,28 @@ mod tests {
         let invalid = policy.allocate(SPACE, 1, 0, || Err::<(), _>(Error::invalid("no")));
         assert_eq!((invalid, asked.load(Relaxed)), (Err(Error::invalid("no")), 1));
         assert_eq!(OutOfMemoryPolicy::Fail.allocate(SPACE, 1, 0, oom::<()>), oom());
+    }
+
+    /// What it asks for is tried outside of it: making room for that may need memory of another space,
+    /// whose callback is called then as before.
+    #[test]
+    fn the_try_after_an_out_of_memory_callback_is_not_inside_it() {
+        let again = OutOfMemoryPolicy::Callback(Arc::new(|s: &Shortage| s.attempt == 1));
+        let mut tries = 0;
+        let got = again.allocate(SPACE, 1, 0, || {
+            tries += 1;
+            match tries {
+                1 => oom(),
+                _ => {
+                    let mut left = 1;
+                    again.allocate(SPACE, 1, 0, || match std::mem::replace(&mut left, 0) {
+                        0 => Ok("memory"),
+                        _ => oom(),
+                    })
+                }
+            }
+        });
+        assert_eq!((got, tries), (Ok("memory"), 2));
     }
 
     /// A callback that allocates does not come back to itself, and is there again for the next

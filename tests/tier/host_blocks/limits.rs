@@ -112,3 +112,14 @@ fn memory_is_pinned_ahead_of_need() {
     drop((a, b, c));
     r.assert_empty();
 }
+
+/// `GPUMEM_PINNED_LIMIT` may be any size: more than a space can have counts as what it can.
+#[test]
+fn a_limit_above_what_any_machine_has_is_one_that_never_refuses() {
+    let nodes = vec![HostNode { id: NODE, capacity: u64::MAX, limit: u64::MAX }];
+    let r = rig(&HostOptions { nodes, ..options() });
+    let (capacity, limit) = (r.usage().capacity, r.usage().limit);
+    assert!(limit == capacity && limit > 1 << 50, "{limit} of {capacity}");
+    drop(r.take(3 * BLOCK).unwrap());
+    r.check();
+}

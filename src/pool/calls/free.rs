@@ -170,8 +170,8 @@ impl Pool {
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
-        if st.has_run_empty() {
-            self.emptied(heap, &mut st);
+        if st.has_run_low() {
+            self.ran_low(heap, &mut st);
         }
         heap.publish(&st);
         drop(st);
@@ -308,8 +308,8 @@ impl Pool {
     /// What follows a free in a heap's own order.
     #[inline(always)]
     pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
-        if st.has_run_empty() {
-            self.emptied(heap, &mut st);
+        if st.has_run_low() {
+            self.ran_low(heap, &mut st);
         }
         heap.publish(&st);
         // With one stream nobody ever waits; and a marker can be recorded only on a stream that the
@@ -331,11 +331,11 @@ impl Pool {
         let _ = self.mark_stream(stream);
     }
 
-    /// For a heap that [`HeapState::has_run_empty`].
+    /// For a heap that [`HeapState::has_run_low`].
     #[cold]
-    pub(crate) fn emptied(&self, heap: &Heap, st: &mut HeapState) {
+    pub(crate) fn ran_low(&self, heap: &Heap, st: &mut HeapState) {
         st.regions.tidy();
         self.maybe_start_afresh(heap, st);
-        st.moves_when_empty = st.moves;
+        st.low.note_reached(st.live_bytes, st.moves);
     }
 }

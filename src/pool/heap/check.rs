@@ -15,8 +15,7 @@ impl HeapState {
         self.slabs.validate()?;
         self.members.validate()?;
         self.learnt.fresh_starts.validate()?;
-        let (moves, before) = (self.moves, self.moves_when_empty);
-        ensure!(before <= moves, "{moves} moves, but {before} when it was last empty");
+        self.low.validate(self.moves)?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
         let tickets: HashMap<u64, u32> = self.waiting.regions().collect();

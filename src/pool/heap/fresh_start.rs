@@ -4,7 +4,7 @@
 //! before and no driver call. Where others come, everything they need is mapped again; so a heap
 //! for which it has not paid waits longer each time.
 
-/// A heap starts afresh when it runs empty and has moved one extent for every this many it has:
+/// A heap starts afresh when it runs low and has moved one extent for every this many it has:
 /// then the moves it is likely to save next time are worth mapping everything again. It has not
 /// paid when as many were then mapped again, and more than were taken back with no driver call.
 const SHARE: u64 = 8;
@@ -15,7 +15,7 @@ const MOST_DOUBT: u32 = (1 << 14) - 1;
 
 const DOUBT_A_PASS: u32 = 16;
 
-/// Whether starting afresh pays for a heap. Occasions are the times when it is empty after having
+/// Whether starting afresh pays for a heap. Occasions are the times when it is low after having
 /// moved a share of its extents.
 ///
 /// Invariant: `to_pass * DOUBT_A_PASS <= doubt <= MOST_DOUBT`; `doubt` is 0, 1, 3, 7 and so on.
@@ -56,7 +56,12 @@ impl FreshStarts {
         self.taken_back += extents;
     }
 
-    /// The heap is empty: whether it starts afresh. `moves` are those since it did so last.
+    /// Whether it has not paid of late.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt > 0
+    }
+
+    /// The heap is low: whether it starts afresh. `moves` are those since it did so last.
     pub(crate) fn decide(&mut self, moves: u64, extents: u64) -> bool {
         let share = |n: u64| n > 0 && n.saturating_mul(SHARE) >= extents;
         if !share(moves.saturating_sub(self.moves)) {

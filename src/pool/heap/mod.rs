@@ -6,6 +6,7 @@ mod blocks;
 mod check;
 mod fresh_start;
 mod lock;
+mod low;
 mod members;
 mod memo;
 mod part;

@@ -11,6 +11,7 @@ use crate::base::sync::{lock, AtomicU64};
 use crate::pool::heap::backoff::Backoff;
 use crate::pool::heap::fresh_start::FreshStarts;
 use crate::pool::heap::lock::{Lock, Locked};
+use crate::pool::heap::low::Low;
 use crate::pool::heap::members::Members;
 use crate::pool::heap::memo::Memo;
 use crate::pool::heap::part::StreamPart;
@@ -126,8 +127,7 @@ fn more_ids() -> u64 {
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with
 /// its ticket; `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
-/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less;
-/// `moves_when_empty <= moves`.
+/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less.
 ///
 /// What every hit looks at comes first, in as few cache lines as it takes: they compete with all
 /// that a workload touches.
@@ -150,6 +150,7 @@ pub(crate) struct HeapState {
     /// Of the heap's own extents those moved since it last started afresh.
     pub(crate) moves: u64,
     pub(crate) waiting_bytes: u64,
+    pub(crate) low: Low,
     /// Who counts what is live: then nothing is handed out without a receipt.
     pub(crate) counter: Option<Arc<dyn Counter>>,
     pub(crate) batch: OwnBatch,
@@ -168,8 +169,6 @@ pub(crate) struct HeapState {
     pub(crate) members: Members,
     /// The least that `regions.ready_bytes()` was since `take_unused`.
     pub(crate) least_ready: u64,
-    /// What `moves` was when it last ran empty.
-    pub(crate) moves_when_empty: u64,
     /// All extents ever moved for this heap, and for how many requests.
     pub(crate) moved: u64,
     pub(crate) stitches: u64,
@@ -206,6 +205,7 @@ impl HeapState {
     /// Adds to what is live.
     #[inline(always)]
     pub(crate) fn note_handed_out(&mut self, size: u64, requested: u64) {
+        self.low.note_live(self.live_bytes);
         self.live_bytes += size;
         self.most_live = self.most_live.max(self.live_bytes);
         self.requested_bytes += requested;
@@ -296,6 +296,7 @@ impl HeapState {
     #[inline]
     pub(crate) fn count_moves(&mut self, moved: u64, own: u64) {
         if moved > 0 {
+            self.low.note_move(self.live_bytes, self.extents.bytes());
             self.moves += own;
             self.moved += moved;
             self.stitches += 1;
@@ -314,7 +315,8 @@ impl HeapState {
     /// The heap has no memory any more: its next requests are decided as those of a new one.
     pub(crate) fn forget(&mut self) {
         self.learnt = Learnt::default();
-        (self.moves, self.moves_when_empty) = (0, 0);
+        self.low = Low::default();
+        self.moves = 0;
     }
 
     /// Whether this is a small heap in which requests find no room again and again.
@@ -350,11 +352,11 @@ impl HeapState {
         order.identity(self.lane) == self.identity
     }
 
-    /// Whether the last live block is gone and the heap has moved extents since that was last so:
-    /// for [`Pool::emptied`]. Every free asks.
+    /// Whether the heap is low and has moved extents since that was last so: for
+    /// [`Pool::ran_low`]. Every free asks.
     #[inline(always)]
-    pub(crate) fn has_run_empty(&self) -> bool {
-        self.live_bytes == 0 && self.moves != self.moves_when_empty
+    pub(crate) fn has_run_low(&self) -> bool {
+        self.low.is_reached(self.live_bytes, self.moves)
     }
 }
 

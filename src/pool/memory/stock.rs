@@ -1,9 +1,9 @@
 //! The stock: physical memory that the pool holds and that has no address but, for a while,
 //! zombies.
 //!
-//! A heap that has run empty and starts afresh (`remap/fresh_start.rs`) puts its extents here. What
-//! it needs next is made up from them the way it would be created, sizes chosen for the requests
-//! that come.
+//! A heap that has run low and starts afresh (`remap/fresh_start.rs`) puts its free extents here.
+//! What it needs next is made up from them the way it would be created, sizes chosen for the
+//! requests that come.
 
 use crate::pool::memory::extent::{ladder, Extent};
 use crate::pool::order::{Order, Tag};

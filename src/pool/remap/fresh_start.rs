@@ -1,18 +1,18 @@
-//! Starting afresh: what a heap that has run empty after much stitching does, so that a workload
-//! that repeats finds memory as tight as the first time. Its extents go into the stock and its
+//! Starting afresh: what a heap that has run low after much stitching does, so that a workload that
+//! repeats finds memory as tight as the first time. Its free extents go into the stock and their
 //! addresses stay mapped, with no driver call; what it needs next is made up from the stock the way
 //! it would be created. Without that, a second run inherits large extents where it wants small
 //! ones, and the footprint creeps up.
 
 use crate::base::sync::lock;
-use crate::pool::heap::{Heap, HeapState, State};
-use crate::pool::memory::Mapped;
-use crate::pool::remap::sources::take_out_all;
+use crate::pool::heap::{Heap, HeapState};
+use crate::pool::remap::sources::{sources_in, take_out_all};
 use crate::pool::state::Pool;
 
 impl Pool {
-    /// Called when the last block of a heap that has moved extents is gone: puts its wholly free
-    /// spans into the stock, if it has moved enough and that has paid. The caller publishes.
+    /// Called when a heap that has moved extents has run low: puts its wholly free extents into the
+    /// stock, if it has moved enough and that has paid. What is in use, and what waits for another
+    /// stream, stays where it is. The caller publishes.
     pub(crate) fn maybe_start_afresh(&self, heap: &Heap, st: &mut HeapState) {
         // A small heap that runs short keeps what it has: it has been given room enough not to move
         // any more.
@@ -22,25 +22,31 @@ impl Pool {
         {
             return;
         }
+        self.say(|| format!("heap {} has run low and starts afresh after {} moves", heap.number, st.moves));
+        st.low.start_afresh(st.extents.bytes());
         st.drop_empty_slabs(&self.order, &self.index);
-        // Every span is one free region now, unless something waits for another stream or an old
-        // slab is still there.
-        let whole = |&r: &u32| st.regions.get(r).state == State::Ready && st.regions.is_edge(st.regions.get(r).next);
-        let spans: Vec<u32> = st.regions.spans().filter(whole).collect();
-        self.say(|| format!("heap {} is empty and starts afresh after {} moves", heap.number, st.moves));
+        let mut free: Vec<u32> = st.regions.ready_from(self.page).collect();
+        free.sort_unstable_by_key(|&r| st.regions.get(r).addr);
         let mut core = lock(&*self.core);
-        for r in spans {
-            let g = st.regions.get(r);
-            let (addr, end, tag) = (g.addr, g.end(), g.order);
-            for (_, Mapped { extent, place }) in st.extents.within(addr, end) {
-                core.aliases.leave(place, tag);
-                core.stock.put(extent, tag);
+        for r in free {
+            let mut bounds = None;
+            for s in sources_in(st, r) {
+                core.aliases.leave(s.place, s.tag);
+                core.stock.put(s.extent, s.tag);
+                bounds = Some((bounds.map_or(s.addr, |b: (u64, u64)| b.0), s.end()));
             }
-            take_out_all(st, r, addr, end);
+            if let Some((addr, end)) = bounds {
+                take_out_all(st, r, addr, end);
+            }
         }
+        st.note_taken();
         st.regions.start_over();
         st.learnt.memo.restart();
         st.moves = 0;
-        (st.learnt.peak_live, st.learnt.remapped) = (0, 0);
+        // What has been earned by moving is kept while it is in doubt whether there will be less to
+        // move.
+        if !st.learnt.fresh_starts.is_in_doubt() {
+            (st.learnt.peak_live, st.learnt.remapped) = (st.live_bytes + st.waiting_bytes, 0);
+        }
     }
 }

@@ -84,8 +84,8 @@ impl Pool {
                 break;
             }
         }
-        if st.has_run_empty() {
-            self.emptied(heap, &mut st);
+        if st.has_run_low() {
+            self.ran_low(heap, &mut st);
         }
         heap.publish(&st);
         drop(st);

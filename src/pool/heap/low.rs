@@ -1,0 +1,168 @@
+//! When a heap is low: with no more live than what stays in it while work comes and goes. Then it
+//! is as good as empty, and may start afresh (`remap/fresh_start.rs`).
+//!
+//! What stays is not known in advance. A heap finds out by how little is live between two times
+//! that it has much. It waits for a few such times, and for more where it has run empty after them:
+//! work that empties its heap in the end repeats from there, not from the lows on its way.
+
+/// A heap is nearly empty with no more live than one part in so many of what was.
+const NEARLY_EMPTY: u64 = 2;
+
+/// What is live when the heap has been nearly empty more often than this counts as staying.
+const PATIENCE: u32 = 4;
+
+/// What stays live in a heap, as far as it has shown.
+///
+/// Invariants: `moves` is no more than `HeapState::moves`; `stays` is 0 unless `times > patience`;
+/// `patience >= PATIENCE`.
+pub(crate) struct Low {
+    /// The least that was live in front of an allocation since extents last moved, bytes.
+    least: u64,
+    /// What stays live, bytes: with no more than this the heap is low.
+    stays: u64,
+    /// `HeapState::moves` when the heap was last low.
+    moves: u64,
+    /// The most that was live at a move since it was last nearly empty, bytes.
+    high: u64,
+    /// What it had when it last started afresh, bytes.
+    had: u64,
+    /// How often it has been nearly empty since it was last empty.
+    times: u32,
+    patience: u32,
+}
+
+impl Default for Low {
+    fn default() -> Low {
+        Low { least: 0, stays: 0, moves: 0, high: 0, had: 0, times: 0, patience: PATIENCE }
+    }
+}
+
+impl Low {
+    /// A block is about to be handed out where so much is live.
+    #[inline(always)]
+    pub(crate) fn note_live(&mut self, live: u64) {
+        self.least = self.least.min(live);
+    }
+
+    /// Whether a heap with so much live is low, and has moved extents since it last was.
+    #[inline(always)]
+    pub(crate) fn is_reached(&self, live: u64, moves: u64) -> bool {
+        live <= self.stays && moves != self.moves
+    }
+
+    /// Extents have moved in a heap of so many bytes, of which so many are live.
+    pub(crate) fn note_move(&mut self, live: u64, bytes: u64) {
+        let least = std::mem::replace(&mut self.least, live);
+        if least <= self.high / NEARLY_EMPTY && self.high >= self.had.max(bytes) / 2 {
+            self.times = self.times.saturating_add(1);
+            if self.times > self.patience {
+                self.stays = least;
+            }
+            self.high = 0;
+        }
+        self.high = self.high.max(live);
+    }
+
+    /// The heap was low, and has moved so many extents since it last started afresh.
+    pub(crate) fn note_reached(&mut self, live: u64, moves: u64) {
+        self.moves = moves;
+        if live == 0 {
+            if self.times > self.patience {
+                self.patience = self.times.saturating_mul(2);
+            }
+            (self.times, self.stays) = (0, 0);
+        }
+    }
+
+    /// The heap starts afresh with what it has, bytes.
+    pub(crate) fn start_afresh(&mut self, bytes: u64) {
+        self.had = bytes;
+    }
+
+    /// Checks the invariants written above.
+    pub(crate) fn validate(&self, moves: u64) -> Result<(), String> {
+        ensure!(self.moves <= moves, "{moves} moves, but {} when it was last low", self.moves);
+        ensure!(self.patience >= PATIENCE, "patience {} when it is nearly empty", self.patience);
+        ensure!(self.stays == 0 || self.times > self.patience, "{} bytes stay after {} times", self.stays, self.times);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HAS: u64 = 1000;
+
+    struct Heap {
+        low: Low,
+        moves: u64,
+    }
+
+    impl Heap {
+        /// Work that moves extents with `high` and then with `low` and more live; whether the heap
+        /// is low with `low` live.
+        fn work(&mut self, high: u64, low: u64) -> bool {
+            self.move_with(high);
+            let reached = self.is_low(low);
+            self.low.note_live(low);
+            self.move_with(low + 100);
+            reached
+        }
+
+        fn move_with(&mut self, live: u64) {
+            self.moves += 1;
+            self.low.note_live(live);
+            self.low.note_move(live, HAS);
+            assert_eq!(self.low.validate(self.moves), Ok(()));
+        }
+
+        fn is_low(&mut self, live: u64) -> bool {
+            let reached = self.low.is_reached(live, self.moves);
+            if reached {
+                self.low.note_reached(live, self.moves);
+                assert!(!self.low.is_reached(live, self.moves), "once until it moves again");
+            }
+            assert_eq!(self.low.validate(self.moves), Ok(()));
+            reached
+        }
+    }
+
+    fn heap() -> Heap {
+        Heap { low: Low::default(), moves: 0 }
+    }
+
+    #[test]
+    fn a_heap_that_runs_empty_is_low() {
+        let mut heap = heap();
+        heap.move_with(800);
+        assert!(!heap.is_low(1));
+        assert!(heap.is_low(0));
+    }
+
+    #[test]
+    fn what_stays_time_and_again_counts_as_nothing() {
+        let mut heap = heap();
+        let reached: Vec<bool> = (0..8).map(|_| heap.work(800, 300)).collect();
+        assert_eq!(reached, [false, false, false, false, false, true, true, true]);
+        heap.move_with(800);
+        assert!(!heap.is_low(301));
+    }
+
+    #[test]
+    fn what_stays_is_half_of_what_was_at_most_and_that_half_of_what_the_heap_has() {
+        for (high, low, counts) in [(800, 400, true), (800, 401, false), (500, 250, true), (499, 240, false)] {
+            let mut heap = heap();
+            let reached = (0..8).filter(|_| heap.work(high, low)).count();
+            assert_eq!(reached > 0, counts, "{low} of {high}");
+        }
+    }
+
+    #[test]
+    fn a_heap_that_runs_empty_in_the_end_learns_to_wait_for_that() {
+        let mut heap = heap();
+        // Passes of 7 times each, at the end of which it is empty.
+        let mut pass = || (0..7).filter(|_| heap.work(800, 300)).count() + 10 * usize::from(heap.is_low(0));
+        assert_eq!([pass(), pass(), pass()], [12, 10, 10]);
+    }
+}

@@ -48,8 +48,8 @@ pub mod stream_pool;
 pub use disk::{Disks, Mount};
 pub use host::{HostMemory, HostTier};
 pub use promise::{
-    Amount, Cancel, Decision, Drawn, Factor, Fraction, LimitPolicy, LiveCounter, Manager, OutOfMemoryPolicy, Overdraw,
-    Released, Request, Reservation, Shortage, Source, Space, SpaceId, SpaceOptions, SpaceUsage, Strategy, Thresholds,
-    Tier, Turn, Usage, Wait,
+    Amount, Cancel, Decision, DrawFrom, Drawn, Factor, Fraction, LimitPolicy, LiveCounter, Manager, OutOfMemoryPolicy,
+    Overdraw, Released, Request, Reservation, Shortage, Source, Space, SpaceId, SpaceOptions, SpaceUsage, Strategy,
+    Thresholds, Tier, Turn, Usage, Wait,
 };
 pub use stream_pool::{Borrowed, Exhausted, StreamPool, Streams};

@@ -53,7 +53,7 @@ fn forever(bytes: u64) -> Request {
 fn no_wake_up_is_lost() {
     explore(|| {
         let (m, space) = one(10);
-        let d = m.draw_outside(&space, 5, 0).unwrap();
+        let d = m.draw(&space, DrawFrom::Outside, 5, 0).unwrap();
         let waiter = spawn({
             let m = m.clone();
             move || drop(m.reserve(forever(10)).unwrap())
@@ -71,7 +71,7 @@ fn no_wake_up_is_lost() {
 fn a_cancelled_wait_is_granted_or_not() {
     explore(|| {
         let (m, space) = one(10);
-        let d = m.draw_outside(&space, 5, 0).unwrap();
+        let d = m.draw(&space, DrawFrom::Outside, 5, 0).unwrap();
         let token = m.cancel_token();
         let waiter = spawn({
             let (m, token) = (m.clone(), token.clone());

@@ -11,7 +11,7 @@ use gpumem::capi::tiers::reserve::*;
 use gpumem::capi::tiers::space::*;
 use gpumem::context::config::Backend;
 use gpumem::context::{Config, Context};
-use gpumem::tier::{Drawn, Manager, Space, SpaceId, Tier};
+use gpumem::tier::{DrawFrom, Drawn, Manager, Space, SpaceId, Tier};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -157,24 +157,24 @@ fn an_overdraw_callback_is_told_all_and_each_of_its_answers_is_followed() {
     let (_turn, manager, space) = start();
     let script = Script::new(&[GPUMEM_OVERDRAW_FAIL, -7, GPUMEM_OVERDRAW_IGNORE, MIB as i64, 95 * MIB as i64]);
     let r = reserve(Some(&policy(&script)), None);
-    let held = manager.draw(&space, 8 * MIB, 77).unwrap();
+    let held = manager.draw(&space, None, 8 * MIB, 77).unwrap();
     assert!(script.overdraws.lock().unwrap().is_empty());
     // It fails by GPUMEM_OVERDRAW_FAIL, and by a number that means nothing.
-    is_out_of_memory(manager.draw(&space, 3 * MIB, 77));
-    is_out_of_memory(manager.draw(&space, 3 * MIB, 77));
+    is_out_of_memory(manager.draw(&space, None, 3 * MIB, 77));
+    is_out_of_memory(manager.draw(&space, None, 3 * MIB, 77));
     let told = script.overdraws.lock().unwrap()[0];
     assert_eq!((told.space.tier, told.space.id, told.number), (GPUMEM_TIER_GPU, 0, info(r).number));
     assert_eq!((told.promised, told.drawn, told.bytes), (10 * MIB, 8 * MIB, 3 * MIB));
     assert_eq!((told.stream as usize, told.attempt), (77, 1));
 
     // 1 MiB comes from outside.
-    let ignored = manager.draw(&space, 3 * MIB, 77).unwrap();
+    let ignored = manager.draw(&space, None, 3 * MIB, 77).unwrap();
     assert_eq!((ignored.inside(), ignored.bytes(), info(r).promised), (2 * MIB, 3 * MIB, 10 * MIB));
     drop(ignored);
     // The reservation grows, and then more than there is.
-    let grown = manager.draw(&space, 3 * MIB, 77).unwrap();
+    let grown = manager.draw(&space, None, 3 * MIB, 77).unwrap();
     assert_eq!((grown.inside(), info(r).promised, info(r).drawn), (3 * MIB, 11 * MIB, 11 * MIB));
-    is_out_of_memory(manager.draw(&space, MIB, 77));
+    is_out_of_memory(manager.draw(&space, None, MIB, 77));
     assert_eq!((info(r).promised, script.overdraws.lock().unwrap().len()), (11 * MIB, 5));
     drop((held, grown));
     release(r);
@@ -187,10 +187,10 @@ fn an_overdraw_callback_may_free_and_have_the_allocation_tried_again() {
     let (_turn, manager, space) = start();
     let script = Script::new(&[GPUMEM_OVERDRAW_RETRY, GPUMEM_OVERDRAW_RETRY]);
     let r = reserve(Some(&policy(&script)), None);
-    let held = manager.draw(&space, 4 * MIB, 0).unwrap();
-    *script.holds.lock().unwrap() = vec![manager.draw(&space, 6 * MIB, 0).unwrap()];
-    let second = manager.draw(&space, 6 * MIB, 0).unwrap();
-    is_out_of_memory(manager.draw(&space, 1, 0));
+    let held = manager.draw(&space, None, 4 * MIB, 0).unwrap();
+    *script.holds.lock().unwrap() = vec![manager.draw(&space, None, 6 * MIB, 0).unwrap()];
+    let second = manager.draw(&space, None, 6 * MIB, 0).unwrap();
+    is_out_of_memory(manager.draw(&space, None, 1, 0));
     let attempts: Vec<_> = script.overdraws.lock().unwrap().iter().map(|o| (o.attempt, o.drawn)).collect();
     assert_eq!(attempts, [(1, 10 * MIB), (1, 10 * MIB), (2, 10 * MIB)]);
     drop((held, second));
@@ -209,21 +209,21 @@ fn policies_without_a_callback_do_what_they_say() {
     let plain =
         gpumem_reserve_policy { callback: None, user: std::ptr::null_mut(), free_user: None, ..policy(&script) };
     let r = reserve(None, None);
-    is_out_of_memory(manager.draw(&space, 11 * MIB, 0));
+    is_out_of_memory(manager.draw(&space, None, 11 * MIB, 0));
     set(r, &gpumem_reserve_policy { kind: GPUMEM_POLICY_IGNORE, ..plain });
-    assert_eq!(manager.draw(&space, 11 * MIB, 0).unwrap().inside(), 10 * MIB);
+    assert_eq!(manager.draw(&space, None, 11 * MIB, 0).unwrap().inside(), 10 * MIB);
     set(r, &gpumem_reserve_policy { kind: GPUMEM_POLICY_INCREASE, ..plain });
-    let grown = manager.draw(&space, 11 * MIB, 0).unwrap();
+    let grown = manager.draw(&space, None, 11 * MIB, 0).unwrap();
     assert_eq!(info(r).promised, 25 * MIB / 2); // 1.25 times
     set(r, &gpumem_reserve_policy { kind: GPUMEM_POLICY_INCREASE, factor: 2.0, cap: 20 * MIB, ..plain });
-    let more = manager.draw(&space, 2 * MIB, 0).unwrap();
+    let more = manager.draw(&space, None, 2 * MIB, 0).unwrap();
     assert_eq!(info(r).promised, 20 * MIB); // twice, but for the cap
-    is_out_of_memory(manager.draw(&space, 8 * MIB, 0));
+    is_out_of_memory(manager.draw(&space, None, 8 * MIB, 0));
     let beyond = gpumem_reserve_policy { kind: GPUMEM_POLICY_INCREASE, flags: GPUMEM_POLICY_BEYOND_LIMIT, ..plain };
     set(r, &gpumem_reserve_policy { flags: 0, ..beyond });
-    is_out_of_memory(manager.draw(&space, 100 * MIB, 0));
+    is_out_of_memory(manager.draw(&space, None, 100 * MIB, 0));
     set(r, &beyond);
-    let much = manager.draw(&space, 100 * MIB, 0).unwrap();
+    let much = manager.draw(&space, None, 100 * MIB, 0).unwrap();
     assert_eq!((info(r).promised, manager.usage(space.id()).unwrap().beyond), (113 * MIB, 13 * MIB));
     drop((grown, more, much));
     assert_eq!((info(r).used, info(r).peak), (0, 113 * MIB));
@@ -263,6 +263,11 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     );
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 0));
 
+    // What is counted outside of it is none of its business, though it is attached.
+    let none = |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"));
+    is_out_of_memory(manager.allocate_with(&space, DrawFrom::Outside, MIB, 0, none));
+    assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 2));
+
     // Without one of its own, the space's is asked.
     // SAFETY: null is allowed.
     let taken = unsafe { gpumem_reservation_out_of_memory_set(r, None, std::ptr::null_mut(), None) };
@@ -270,7 +275,7 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     is_out_of_memory(
         manager.allocate_with(&space, None, MIB, 0, |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
     );
-    assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 2));
+    assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 3));
     assert_eq!(set(None, std::ptr::null_mut(), None), OK);
     assert_eq!(of_space.freed.load(SeqCst), 1);
     release(r);
@@ -314,7 +319,7 @@ fn what_a_callback_holds_outlives_its_last_call() {
     std::thread::scope(|s| {
         let draws = s.spawn(|| {
             assert_eq!(gpumem_reservation_attach_thread(r as gpumem_reservation), OK);
-            manager.draw(&space, 11 * MIB, 0).map(drop)
+            manager.draw(&space, None, 11 * MIB, 0).map(drop)
         });
         has_entered.recv().unwrap();
         // SAFETY: null is allowed.

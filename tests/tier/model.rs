@@ -266,8 +266,8 @@ impl Model {
         let size = held.as_ref().map_or(u64::MAX, |h| h.r.size());
         let drawn = match &held {
             Some(held) => held.r.draw(bytes, stream),
-            None if rng.below(2) == 0 => self.m.draw_outside(&self.spaces[space], bytes, stream),
-            None => self.m.draw(&self.spaces[space], bytes, stream),
+            None if rng.below(2) == 0 => self.m.draw(&self.spaces[space], DrawFrom::Outside, bytes, stream),
+            None => self.m.draw(&self.spaces[space], None, bytes, stream),
         };
         let Ok(drawn) = drawn else { return self.count("drew nothing") };
         assert_eq!(drawn.bytes(), bytes);

@@ -58,7 +58,7 @@ fn promises_draws_and_releases_are_counted_exactly() {
     let (m, space) = one(1000);
     let r = m.reserve(Request::exact(GPU, 400)).unwrap();
     let inside = r.draw(150, STREAM).unwrap();
-    let outside = m.draw(&space, 100, STREAM).unwrap();
+    let outside = m.draw(&space, None, 100, STREAM).unwrap();
     let u = m.usage(GPU).unwrap();
     assert_eq!((u.promised, u.unreserved, u.used, u.peak, u.available), (400, 100, 250, 250, 500));
     assert_eq!((r.size(), r.drawn(), inside.reservation(), outside.reservation()), (400, 150, Some(r.id()), None));
@@ -133,7 +133,7 @@ fn bad_requests_say_what_was_asked_what_there_is_and_what_to_do() {
     says(m.add_space(GPU1, &SpaceOptions::new(u64::MAX)), Status::Invalid, &["is the most"]);
     says(m.usage(DISK), Status::Invalid, &["DISK 0"]);
     let other = manager(&[(GPU, 1000)]);
-    says(m.draw(&other.space(GPU).unwrap(), 1, 0), Status::Invalid, &["another manager"]);
+    says(m.draw(&other.space(GPU).unwrap(), None, 1, 0), Status::Invalid, &["another manager"]);
     let token = other.cancel_token();
     says(m.reserve(Request::exact(GPU, 1).cancel(&token)), Status::Invalid, &["another manager"]);
     assert_empty(&m);
@@ -150,9 +150,9 @@ fn bad_changes_of_a_reservation_change_nothing() {
     says(r.grow(0, Wait::No, None), Status::Invalid, &["at least 1"]);
     says(r.grow(901, Wait::Forever, None), Status::OutOfMemory, &["100 B larger by 901 B", "ever"]);
     says(r.grow(u64::MAX, Wait::Forever, None), Status::OutOfMemory, &["ever"]);
-    says(m.draw(&space, u64::MAX, STREAM), Status::OutOfMemory, &["more than any space has"]);
+    says(m.draw(&space, None, u64::MAX, STREAM), Status::OutOfMemory, &["more than any space has"]);
     says(r.draw(u64::MAX, STREAM), Status::OutOfMemory, &["more than any space has"]);
-    says(m.draw(&space, 901, STREAM), Status::OutOfMemory, &["901 B asked outside", "900 B of 1000 B available"]);
+    says(m.draw(&space, None, 901, STREAM), Status::OutOfMemory, &["901 B asked outside", "900 B of 1000 B available"]);
     assert_eq!((r.size(), r.drawn(), space.available()), (100, 60, 900));
     m.validate().unwrap();
 
@@ -349,7 +349,7 @@ fn the_increase_policy_goes_beyond_the_limit_only_where_told_and_never_beyond_th
     says(r.draw(101, STREAM), Status::OutOfMemory, &["0 B more to grow by"]);
     let b = r.draw(100, STREAM).unwrap();
     assert_eq!(m.usage(GPU).unwrap().beyond, 200);
-    says(m.draw(&space, 1, STREAM), Status::OutOfMemory, &["0 B of 800 B available"]);
+    says(m.draw(&space, None, 1, STREAM), Status::OutOfMemory, &["0 B of 800 B available"]);
     drop(a);
     r.shrink_to_fit().unwrap();
     assert_eq!((m.usage(GPU).unwrap().beyond, space.available()), (0, 700));
@@ -455,7 +455,8 @@ type LimitCallbackFor = gpumem::tier::promise::policy::LimitCallback;
 fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     let (m, space) = one(1000);
     let m = Arc::new(m);
-    let cache = Arc::new(Mutex::new(vec![m.draw(&space, 400, 1).unwrap(), m.draw(&space, 500, 1).unwrap()]));
+    let cache =
+        Arc::new(Mutex::new(vec![m.draw(&space, None, 400, 1).unwrap(), m.draw(&space, None, 500, 1).unwrap()]));
     let told = Arc::new(Mutex::new(Vec::new()));
     let evict: gpumem::tier::promise::policy::OutOfMemoryCallback = {
         let (cache, told) = (cache.clone(), told.clone());
@@ -494,15 +495,15 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
 #[test]
 fn usage_between_the_thresholds_moves_nothing_and_above_exactly_enough() {
     let (m, space) = one(10_000);
-    let base = m.draw(&space, 7_000, STREAM).unwrap();
+    let base = m.draw(&space, None, 7_000, STREAM).unwrap();
     for more in (0..1_400).step_by(7) {
-        let d = m.draw(&space, more, STREAM).unwrap();
+        let d = m.draw(&space, None, more, STREAM).unwrap();
         assert!(!space.should_downgrade(), "{}", space.usage().now());
         drop(d);
     }
-    let below = m.draw(&space, 1_499, STREAM).unwrap();
+    let below = m.draw(&space, None, 1_499, STREAM).unwrap();
     assert!(!space.should_downgrade());
-    let last = m.draw(&space, 1, STREAM).unwrap();
+    let last = m.draw(&space, None, 1, STREAM).unwrap();
     assert!(space.should_downgrade() && !space.should_stop_downgrading());
     assert_eq!(space.amount_to_downgrade(), 2_000);
     // The promises do not count: moving data makes no promise smaller.
@@ -523,7 +524,7 @@ fn usage_between_the_thresholds_moves_nothing_and_above_exactly_enough() {
 #[test]
 fn limits_and_thresholds_can_be_changed() {
     let (m, space) = one(1000);
-    let d = m.draw(&space, 600, STREAM).unwrap();
+    let d = m.draw(&space, None, 600, STREAM).unwrap();
     let t = Thresholds::new(0.5, 0.25).unwrap();
     m.set_limits(GPU, 1000, 500, t).unwrap();
     let u = m.usage(GPU).unwrap();
@@ -541,7 +542,7 @@ fn limits_and_thresholds_can_be_changed() {
 #[test]
 fn thresholds_follow_the_limit() {
     let (m, space) = one(1000);
-    let d = m.draw(&space, 400, STREAM).unwrap();
+    let d = m.draw(&space, None, 400, STREAM).unwrap();
     let bytes = |m: &Manager| m.usage(GPU).map(|u| (u.trigger, u.stop)).unwrap();
     assert_eq!((bytes(&m), space.should_downgrade()), ((850, 650), false));
     m.set_limit(GPU, Some(460)).unwrap();
@@ -556,7 +557,7 @@ fn thresholds_follow_the_limit() {
     assert_empty(&m);
     let m = Manager::new();
     let half = m.add_space(GPU, &SpaceOptions { limit: Some(500), ..SpaceOptions::new(1000) }).unwrap();
-    let d = m.draw(&half, 425, STREAM).unwrap();
+    let d = m.draw(&half, None, 425, STREAM).unwrap();
     assert!(half.should_downgrade() && half.amount_to_downgrade() == 100);
     drop(d);
 }
@@ -568,7 +569,7 @@ fn allocations_draw_from_the_streams_reservation_else_from_the_threads() {
     let (m, space) = one(1000);
     let [of_stream, of_thread] = [200, 300].map(|n| m.reserve(Request::exact(GPU, n)).unwrap());
     let drawn = |stream| {
-        let d = m.draw(&space, 10, stream).unwrap();
+        let d = m.draw(&space, None, 10, stream).unwrap();
         assert_eq!(d.reservation(), m.current(&space, stream).unwrap());
         d.reservation()
     };
@@ -595,7 +596,7 @@ fn allocations_draw_from_the_streams_reservation_else_from_the_threads() {
     let again = m.reserve(Request::exact(GPU, 5)).unwrap();
     again.attach_stream(1).unwrap();
     again.attach_thread().unwrap();
-    says(m.draw(&space, 6, 1), Status::OutOfMemory, &["6 B asked"]);
+    says(m.draw(&space, None, 6, 1), Status::OutOfMemory, &["6 B asked"]);
     m.detach_thread(&space).unwrap();
     m.forget_stream(1);
     assert_eq!(drawn(1), None);
@@ -611,9 +612,9 @@ fn cucascade_a_threads_reservations_of_two_spaces_are_apart() {
     let a = m.reserve(Request::exact(GPU, 100)).unwrap();
     let b = m.reserve(Request::exact(HOST, 100)).unwrap();
     a.attach_thread().unwrap();
-    assert_eq!(m.draw(&host, 50, STREAM).unwrap().reservation(), None);
+    assert_eq!(m.draw(&host, None, 50, STREAM).unwrap().reservation(), None);
     b.attach_thread().unwrap();
-    let (d, e) = (m.draw(&gpu, 50, STREAM).unwrap(), m.draw(&host, 60, STREAM).unwrap());
+    let (d, e) = (m.draw(&gpu, None, 50, STREAM).unwrap(), m.draw(&host, None, 60, STREAM).unwrap());
     assert_eq!((a.drawn(), b.drawn()), (50, 60));
     m.detach_thread(&gpu).unwrap();
     assert_eq!((m.current(&gpu, STREAM).unwrap(), m.current(&host, STREAM).unwrap()), (None, Some(b.id())));
@@ -630,9 +631,9 @@ fn streams_have_usage_and_peaks_of_their_own() {
     let (m, space) = one(1000);
     let r = m.reserve(Request::exact(GPU, 500)).unwrap();
     let usage = |stream| m.stream_usage(&space, stream).unwrap().unwrap();
-    let a = m.draw(&space, 100, 1).unwrap();
+    let a = m.draw(&space, None, 100, 1).unwrap();
     let b = r.draw(200, 1).unwrap();
-    let c = m.draw(&space, 50, 2).unwrap();
+    let c = m.draw(&space, None, 50, 2).unwrap();
     assert_eq!((usage(1).now(), usage(2).now(), usage(1).peak()), (300, 50, 300));
     drop(b);
     assert_eq!((usage(1).now(), usage(1).peak(), r.usage().peak()), (100, 300, 200));
@@ -641,7 +642,7 @@ fn streams_have_usage_and_peaks_of_their_own() {
     drop((a, c, r));
     assert_eq!((usage(1).now(), usage(2).now()), (0, 0));
     let off = m.add_space(HOST, &SpaceOptions { per_stream: false, ..SpaceOptions::new(10) }).unwrap();
-    drop(m.draw(&off, 10, 1).unwrap());
+    drop(m.draw(&off, None, 10, 1).unwrap());
     assert!(m.stream_usage(&off, 1).unwrap().is_none());
     assert_empty(&m);
 }

@@ -171,7 +171,7 @@ fn waiters_hold_up_the_spaces_they_want_and_no_others() {
 fn cucascade_a_reservation_is_never_silently_smaller() {
     let m = manager(&[(GPU, 100)]);
     // Used, but by no reservation: nobody would notify.
-    let d = m.draw(&m.space(GPU).unwrap(), 99, 0).unwrap();
+    let d = m.draw(&m.space(GPU).unwrap(), None, 99, 0).unwrap();
     says(m.reserve(Request::exact(GPU, 2)), Status::OutOfMemory, &["2 B", "1 B of 100 B"]);
     says(m.reserve(Request::exact(GPU, 2).wait(SHORT)), Status::TimedOut, &["2 B"]);
     let exact = waiting(&m, forever(GPU, 100));
@@ -221,11 +221,11 @@ fn cucascade_whatever_makes_room_wakes_who_waits_for_it() {
             })
         }),
         ("a freed allocation outside", |m| {
-            let d = m.draw(&m.space(GPU).unwrap(), 10, 1).unwrap();
+            let d = m.draw(&m.space(GPU).unwrap(), None, 10, 1).unwrap();
             Box::new(move || drop(d))
         }),
         ("a shrunken allocation outside", |m| {
-            let mut d = m.draw(&m.space(GPU).unwrap(), 15, 1).unwrap();
+            let mut d = m.draw(&m.space(GPU).unwrap(), None, 15, 1).unwrap();
             Box::new(move || {
                 d.shrink(10);
                 std::mem::forget(d);
@@ -265,7 +265,7 @@ fn cucascade_whatever_makes_room_wakes_who_waits_for_it() {
         let room = make(&m);
         let space = m.space(GPU).unwrap();
         let is_held_up = m.waiters() > 0;
-        let rest = (!is_held_up).then(|| m.draw_outside(&space, space.available(), 2).unwrap());
+        let rest = (!is_held_up).then(|| m.draw(&space, DrawFrom::Outside, space.available(), 2).unwrap());
         let waiter = waiting(&m, forever(GPU, 10));
         room();
         // The test hangs here when nobody wakes it.

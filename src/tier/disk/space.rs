@@ -9,7 +9,7 @@ use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::disk::{Disk, OsDisk};
 use crate::tier::promise::space::MAX_BYTES;
-use crate::tier::promise::{Drawn, Manager, Reservation, Space, SpaceId, SpaceOptions, Thresholds, Tier, NO_STREAM};
+use crate::tier::promise::{DrawFrom, Drawn, Manager, Space, SpaceId, SpaceOptions, Thresholds, Tier, NO_STREAM};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -175,18 +175,8 @@ impl Mount {
     }
 
     /// Counts what a slot of `bytes` of data takes of the space: the whole file. To be kept as long
-    /// as the slot. In the reservation, which must be one of this space; without one, in that which
-    /// is attached to the thread, or outside of any.
-    pub fn draw(&self, bytes: u64, reservation: Option<&Reservation>) -> Result<Drawn> {
-        let file = file_bytes(bytes, self.options.chunk_bytes)?;
-        match reservation {
-            None => self.manager.draw(&self.space, file, NO_STREAM),
-            Some(r) => r.draw_in(&self.space, file, NO_STREAM),
-        }
-    }
-
-    /// Like [`Mount::draw`], outside of any reservation, whatever is attached to the thread.
-    pub fn draw_outside(&self, bytes: u64) -> Result<Drawn> {
-        self.manager.draw_outside(&self.space, file_bytes(bytes, self.options.chunk_bytes)?, NO_STREAM)
+    /// as the slot. What is attached is attached to the thread.
+    pub fn draw<'a>(&self, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<Drawn> {
+        self.manager.draw(&self.space, from, file_bytes(bytes, self.options.chunk_bytes)?, NO_STREAM)
     }
 }

@@ -30,11 +30,7 @@ impl Shift<'_> {
             Err(e) => return Step::or(e, claim),
         };
         let bytes = item.bytes.max(1);
-        let drawn = match self.by_itself {
-            true => mount.draw_outside(bytes),
-            false => mount.draw(bytes, None),
-        };
-        let drawn = match drawn {
+        let drawn = match mount.draw(bytes, self.draws_from()) {
             Ok(drawn) => drawn,
             Err(e) => return Step::or(e, claim),
         };
@@ -182,11 +178,7 @@ impl Shift<'_> {
             Some(from) => self.shared.targets(&Goal::Away(To::Tier(Tier::Host)), from)?.first().map_or(0, |s| s.id),
             None => 0,
         };
-        let memory = match self.by_itself {
-            true => host.allocate_outside(node, bytes, true),
-            false => host.contiguous(node, bytes, None),
-        };
-        match memory.and_then(|m| m.into_buffer()) {
+        match host.contiguous(node, bytes, self.draws_from()).and_then(|m| m.into_buffer()) {
             Err(e) if e.status == Status::OutOfMemory => Buffer::new(bytes),
             other => other,
         }

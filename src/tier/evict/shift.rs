@@ -15,7 +15,7 @@ use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
 use crate::driver::nvtx;
 use crate::pool::{By, Pool, Waited};
-use crate::tier::{SpaceId, Strategy, Tier};
+use crate::tier::{DrawFrom, SpaceId, Strategy, Tier};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -109,8 +109,7 @@ pub(super) struct Shift<'a> {
     pub(super) shared: &'a Shared,
     goal: &'a Goal,
     pub(super) by: By,
-    /// Nobody named what is moved: one that cannot be does not keep the others from it, and the room
-    /// for it is no part of what was promised to the thread that moves it.
+    /// Nobody named what is moved: one that cannot be does not keep the others from it.
     pub(super) by_itself: bool,
     /// The copies of the items of one device, and whose they are.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
@@ -268,6 +267,15 @@ impl<'a> Shift<'a> {
         self.finish_device(outcome).and(passed)
     }
 
+    /// Where room for what is moved comes from. What moves by itself uses nothing that was promised to
+    /// the thread that moves it.
+    pub(super) fn draws_from(&self) -> DrawFrom<'static> {
+        match self.by_itself {
+            true => DrawFrom::Outside,
+            false => DrawFrom::Attached,
+        }
+    }
+
     fn one(&mut self, claim: Claim) -> Result<()> {
         let device = claim.item.device;
         if self.goal.is_reached(claim.place().space(device)) {
@@ -335,11 +343,7 @@ impl<'a> Shift<'a> {
     fn start_out(&mut self, claim: Claim, node: u32) -> Result<Step> {
         let item = claim.item.clone();
         let (host, bytes) = (&self.shared.parts.host, item.bytes.max(1));
-        let memory = match self.by_itself {
-            true => host.allocate_outside(node, bytes, false),
-            false => host.allocate(node, bytes, None),
-        };
-        let memory = match memory {
+        let memory = match host.allocate(node, bytes, self.draws_from()) {
             Ok(memory) => memory,
             Err(e) => return Step::or(e, claim),
         };

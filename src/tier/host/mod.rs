@@ -41,7 +41,7 @@ pub use blocks::Piece;
 pub use memory::HostMemory;
 pub use options::{HostNode, HostOptions, HostStats};
 
-use super::promise::{Manager, Reservation, Space, NO_STREAM};
+use super::promise::{DrawFrom, Manager, Space, NO_STREAM};
 use crate::base::{Error, Result};
 use crate::driver::Driver;
 use grow::Grower;
@@ -54,13 +54,6 @@ pub struct HostTier {
     nodes: Vec<Arc<Node>>,
     manager: Arc<Manager>,
     grower: Grower,
-}
-
-/// What memory is drawn from.
-enum From<'a> {
-    /// This reservation; without one, that which is attached to the thread, or outside of any.
-    Any(Option<&'a Reservation>),
-    Outside,
 }
 
 impl HostTier {
@@ -92,37 +85,25 @@ impl HostTier {
     }
 
     /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a
-    /// part of one, of 4 KiB or more. Counted in the reservation, which must be one of the node's
-    /// space; without one, in that which is attached to the thread, or outside of any; there the
-    /// out-of-memory policy may make room. Pins more when too little is free, which takes its time.
-    /// `OutOfMemory` when so much cannot be promised or pinned. To be called with no lock held:
-    /// policies may call back.
-    pub fn allocate(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
-        self.take(node, bytes, node::Shape::Pieces, From::Any(reservation))
+    /// part of one, of 4 KiB or more. What is attached is attached to the thread. Where there is no
+    /// memory, the out-of-memory policy may make room. Pins more when too little is free, which
+    /// takes its time. `OutOfMemory` when so much cannot be promised or pinned. To be called with no
+    /// lock held: policies may call back.
+    pub fn allocate<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
+        self.take(node, bytes, node::Shape::Pieces, from.into())
     }
 
     /// The same in one piece, which starts a block or a part. What is larger than a chunk gets one
     /// of its own; what needs half a block or less may have as few as 256 bytes.
-    pub fn contiguous(&self, node: u32, bytes: u64, reservation: Option<&Reservation>) -> Result<HostMemory> {
-        self.take(node, bytes, node::Shape::One, From::Any(reservation))
+    pub fn contiguous<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
+        self.take(node, bytes, node::Shape::One, from.into())
     }
 
-    /// As [`HostTier::allocate`], or with `in_one` as [`HostTier::contiguous`], but counted outside
-    /// of any reservation, whatever is attached to the thread.
-    pub fn allocate_outside(&self, node: u32, bytes: u64, in_one: bool) -> Result<HostMemory> {
-        let shape = if in_one { node::Shape::One } else { node::Shape::Pieces };
-        self.take(node, bytes, shape, From::Outside)
-    }
-
-    fn take(&self, id: u32, bytes: u64, shape: node::Shape, from: From<'_>) -> Result<HostMemory> {
+    fn take(&self, id: u32, bytes: u64, shape: node::Shape, from: DrawFrom<'_>) -> Result<HostMemory> {
         let node = self.node(id)?;
         let want = node.want(bytes, shape)?;
         let take = |drawn| Ok((node.take(want)?, drawn));
-        let (space, manager) = (&node.space, &self.manager);
-        let ((pieces, more), drawn) = match from {
-            From::Any(reservation) => manager.allocate_with(space, reservation, want.bytes(), NO_STREAM, take),
-            From::Outside => manager.allocate_outside(space, want.bytes(), NO_STREAM, take),
-        }?;
+        let ((pieces, more), drawn) = self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, take)?;
         if more {
             self.grower.wake();
         }

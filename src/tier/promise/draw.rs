@@ -76,18 +76,9 @@ impl Hub {
         Drawn::new(From::Space(space.clone()), (stream, usage), (0, bytes))
     }
 
-    /// The policy for allocations for which there is no memory: that of the reservation they are
-    /// made with, else of the one attached to the stream, else of the space.
-    pub(super) fn out_of_memory(
-        &self,
-        space: &Space,
-        account: Option<&Arc<Account>>,
-        stream: u64,
-    ) -> OutOfMemoryPolicy {
-        let account = match account {
-            Some(account) => Some(account.clone()),
-            None => self.attachments.current(self.id, space, stream).account,
-        };
+    /// The policy for allocations for which there is no memory: that of the reservation that they
+    /// are counted in, else of the space.
+    pub(super) fn out_of_memory(&self, space: &Space, account: Option<&Arc<Account>>) -> OutOfMemoryPolicy {
         let own = account.and_then(|a| lock(&a.policies).out_of_memory.clone());
         own.unwrap_or_else(|| self.lock().books.out_of_memory.get(space.index).cloned().unwrap_or_default())
     }

@@ -38,6 +38,24 @@ pub struct Want {
     pub lack: Lack,
 }
 
+/// What an allocation is counted in.
+#[derive(Clone, Copy, Debug)]
+pub enum DrawFrom<'a> {
+    /// The reservation attached to the stream, else the one attached to the thread in this space,
+    /// else what is outside of any.
+    Attached,
+    /// This one, which must be of the space.
+    Reservation(&'a Reservation),
+    /// What is outside of any reservation, whatever is attached.
+    Outside,
+}
+
+impl<'a> From<Option<&'a Reservation>> for DrawFrom<'a> {
+    fn from(reservation: Option<&'a Reservation>) -> DrawFrom<'a> {
+        reservation.map_or(DrawFrom::Attached, DrawFrom::Reservation)
+    }
+}
+
 /// Makes room in a space: see [`Manager::set_relief`].
 pub type Relief = Box<dyn Fn(&Want) -> Result<bool> + Send + Sync>;
 
@@ -162,52 +180,45 @@ impl Manager {
         self.hub.lock().queue.len()
     }
 
-    /// Counts an allocation on a stream: in the reservation attached to the stream, else in the
-    /// thread's of this space, else outside of any. To be called with no lock held: the
-    /// reservation's policy may call back.
-    pub fn draw(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
-        self.own(space)?;
-        self.hub.draw(space, bytes, stream).map_err(|refused| refused.error)
-    }
-
-    /// Counts an allocation outside of any reservation, whatever is attached.
-    pub fn draw_outside(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
-        self.own(space)?;
-        self.hub.draw_outside(space, bytes, stream).map_err(|refused| refused.error)
-    }
-
-    /// Counts an allocation as [`Manager::draw`] does, or in `reservation`, which must be of this
-    /// space, and makes it with `allocate`, which gets the receipt. Where either finds no memory,
-    /// the out-of-memory policy decides whether to try both again. To be called with no lock held.
-    pub fn allocate_with<T>(
+    /// Counts an allocation. To be called with no lock held: the reservation's policy may call back.
+    pub fn draw<'a>(
         &self,
         space: &Arc<Space>,
-        reservation: Option<&Reservation>,
+        from: impl Into<DrawFrom<'a>>,
+        bytes: u64,
+        stream: u64,
+    ) -> Result<Drawn> {
+        self.own(space)?;
+        self.draw_once(space, from.into(), bytes, stream).map_err(|refused| refused.error)
+    }
+
+    /// Counts an allocation and makes it with `allocate`, which gets the receipt. Where either finds
+    /// no memory, the out-of-memory policy decides whether to try both again. To be called with no
+    /// lock held.
+    pub fn allocate_with<'a, T>(
+        &self,
+        space: &Arc<Space>,
+        from: impl Into<DrawFrom<'a>>,
         bytes: u64,
         stream: u64,
         allocate: impl FnMut(Drawn) -> Result<T>,
     ) -> Result<T> {
         self.own(space)?;
-        let account = reservation.map(|r| r.account_in(space)).transpose()?;
-        let draw = || match account {
-            Some(account) => self.hub.draw_from(account, bytes, stream),
-            None => self.hub.draw(space, bytes, stream),
+        let from = from.into();
+        let account = || match from {
+            DrawFrom::Attached => self.hub.attachments.current(self.hub.id, space, stream).account,
+            DrawFrom::Reservation(r) => r.account_in(space).ok().cloned(),
+            DrawFrom::Outside => None,
         };
-        let from = || account.cloned().or_else(|| self.hub.attachments.current(self.hub.id, space, stream).account);
-        self.attempt(space, (bytes, stream), from, draw, allocate)
+        self.attempt(space, (bytes, stream), account, || self.draw_once(space, from, bytes, stream), allocate)
     }
 
-    /// Like [`Manager::allocate_with`], counted outside of any reservation, whatever is attached.
-    pub fn allocate_outside<T>(
-        &self,
-        space: &Arc<Space>,
-        bytes: u64,
-        stream: u64,
-        allocate: impl FnMut(Drawn) -> Result<T>,
-    ) -> Result<T> {
-        self.own(space)?;
-        let draw = || self.hub.draw_outside(space, bytes, stream);
-        self.attempt(space, (bytes, stream), || None, draw, allocate)
+    fn draw_once(&self, space: &Arc<Space>, from: DrawFrom<'_>, bytes: u64, stream: u64) -> Counting<Drawn> {
+        match from {
+            DrawFrom::Attached => self.hub.draw(space, bytes, stream),
+            DrawFrom::Reservation(r) => self.hub.draw_from(r.account_in(space)?, bytes, stream),
+            DrawFrom::Outside => self.hub.draw_outside(space, bytes, stream),
+        }
     }
 
     /// Like [`Manager::allocate_with`], for what leaves memory and comes back: counted as one that a
@@ -225,7 +236,7 @@ impl Manager {
     }
 
     /// Tries an allocation: where there is no memory, again after the relief has made room, and as
-    /// often as the policy says. `from` is the reservation that is drawn from, if any.
+    /// often as the policy says. `from` is the reservation that it is counted in, if any.
     fn attempt<T>(
         &self,
         space: &Arc<Space>,
@@ -254,7 +265,7 @@ impl Manager {
         };
         match relieved() {
             Err(e) if e.status == Status::OutOfMemory => {
-                let policy = self.hub.out_of_memory(space, from().as_ref(), stream);
+                let policy = self.hub.out_of_memory(space, from().as_ref());
                 policy.go_on(Err(e), space.id, bytes, stream, relieved)
             }
             other => other,

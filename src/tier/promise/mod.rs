@@ -25,7 +25,7 @@ pub(in crate::tier) use drawn::NO_STREAM;
 pub use drawn::{Drawn, Source};
 pub use lack::Lack;
 pub use live::LiveCounter;
-pub use manager::{Manager, Want};
+pub use manager::{DrawFrom, Manager, Want};
 pub use policy::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};
 pub use request::Request;
 pub use reservation::{Released, Reservation, Turn};

@@ -168,12 +168,6 @@ impl Reservation {
         self.hub.draw_from(&self.account, bytes, stream).map_err(|refused| refused.error)
     }
 
-    /// Like [`Self::draw`], for an allocation in this space; an error when it is of another one.
-    pub(in crate::tier) fn draw_in(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
-        self.account_in(space)?;
-        self.draw(bytes, stream)
-    }
-
     /// Lets allocations on the stream in this space draw from it.
     pub fn attach_stream(&self, stream: u64) -> Result<()> {
         self.hub.attachments.attach_stream(&self.account, stream)

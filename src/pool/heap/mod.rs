@@ -3,6 +3,7 @@
 mod backoff;
 mod bins;
 mod blocks;
+mod burden;
 mod check;
 mod fresh_start;
 mod lock;

@@ -47,6 +47,7 @@ impl Pool {
         // move.
         if !st.learnt.fresh_starts.is_in_doubt() {
             (st.learnt.peak_live, st.learnt.remapped) = (st.live_bytes + st.waiting_bytes, 0);
+            st.learnt.burden.lift();
         }
     }
 }

@@ -51,8 +51,9 @@ const FREE: u64 = 2;
 /// So many bytes moved earn one.
 const RENT: u64 = 4;
 
-/// A heap's burden may be so many times its peak before more than one share is earned: some tenths
-/// of a second for most. A recorded random live set, whose second pass remaps nothing, has some 20.
+/// A heap's burden may be so many times its peak before more than one share is earned: a tenth of a
+/// second of moves or so. With 24, a recorded random live set, whose second pass remaps nothing,
+/// earns more than it needs.
 const BORNE: u64 = 32;
 
 /// So many bytes of the burden beyond that earn one.

@@ -279,9 +279,17 @@ def test_a_buffer_stands_for_its_address_while_it_is_live():
     assert c.live and gpumem.Buffer.adopt(c).ptr == c.ptr
 
 
-def test_null_has_no_size():
+def test_only_live_memory_and_null_have_a_size():
     with pytest.raises(gpumem.UnknownPointer):
         gpumem.usable_size(5)
+    p = gpumem.malloc(1000)
+    gpumem.free(p)
+    with pytest.raises(gpumem.DoubleFree):
+        gpumem.usable_size(p)
+    p = gpumem.malloc_with(0, evictable=True)
+    gpumem.evict(p)
+    assert gpumem.usable_size(p) > 0
+    gpumem.free(p)
     # What failed before says nothing of it.
     assert gpumem.usable_size(None) == 0
 

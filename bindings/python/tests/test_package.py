@@ -6,6 +6,7 @@ import copy
 import ctypes
 import gc
 import importlib.resources
+import json
 import os
 import pathlib
 import pickle
@@ -643,6 +644,26 @@ def test_stats_print_well():
     assert 0 < free <= total and gpumem.device_count() >= 1
     gpumem.reset_peak()
     assert C.gpumem_version() > 0
+    del b
+
+
+def test_a_part_of_a_program_is_recorded(tmp_path):
+    with gpumem.recording(tmp_path / "block.gmrec", stacks=4):
+        gpumem.free(gpumem.malloc(1000))
+    assert (tmp_path / "block.gmrec").read_bytes().startswith(b"gpumemRC")
+    gpumem.record_start(str(tmp_path / "part.gmrec"))
+    gpumem.free(gpumem.malloc(1000))
+    with pytest.raises(gpumem.Invalid, match="under way"):
+        gpumem.record_start(tmp_path / "other.gmrec")
+    events, lost = gpumem.record_stop()
+    assert events >= 2 and lost == 0 and not (tmp_path / "other.gmrec").exists()
+    with pytest.raises(gpumem.Invalid, match="no recording"):
+        gpumem.record_stop()
+    with pytest.raises(ValueError, match="stacks 257"):
+        gpumem.record_start(tmp_path / "deep.gmrec", stacks=257)
+    b = gpumem.Buffer(12345)
+    gpumem.snapshot(tmp_path / "now.json")
+    assert json.loads((tmp_path / "now.json").read_text()) and "12345" in (tmp_path / "now.json").read_text()
     del b
 
 

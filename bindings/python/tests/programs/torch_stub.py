@@ -211,6 +211,14 @@ def tags():
         check("a tag that nothing has", False)
     except gpumem.Invalid:
         check("a tag that nothing has", True)
+    with gpumem.torch.tag("brief"):
+        empty(MIB)
+    try:
+        gpumem.torch.sleep("brief")
+        check("a tag that nothing has any more", False)
+    except gpumem.Invalid:
+        with gpumem.torch.tag("brief"):
+            check("a tag that nothing has any more", empty(1) is not None)
 
 
 def arenas():

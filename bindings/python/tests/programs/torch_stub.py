@@ -6,6 +6,7 @@ import ctypes
 import inspect
 import random
 import warnings
+from unittest import mock
 
 import gpumem.torch
 
@@ -219,6 +220,15 @@ def tags():
     except gpumem.Invalid:
         with gpumem.torch.tag("brief"):
             check("a tag that nothing has any more", empty(1) is not None)
+
+    # A copy takes a kernel, which the stub has none of.
+    made = mock.patch.object(torch.UntypedStorage, "clone", lambda self: torch.UntypedStorage(self.nbytes(), device="cuda"))
+    rows = empty(6 * MIB).view(3, 2 * MIB)
+    at = rows.data_ptr()
+    with made:
+        gpumem.torch.adopt(rows, "rows")
+    check("one tensor is adopted whole", rows.data_ptr() != at and gpumem.torch.sleep("rows").moved_bytes >= 6 * MIB)
+    gpumem.torch.wake("rows")
 
 
 def arenas():

@@ -144,7 +144,7 @@ def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
 
 def adopt(tensors: Any, name: Tag) -> None:
     """Moves what is on the GPU already into memory of a tag: the parameters and buffers of a
-    module, or tensors in a list.
+    module, tensors in a list, or one tensor.
 
     They stay the same tensors, at other addresses, so do it before graphs are captured. Takes as
     much memory again until it is done. For models that others have loaded, perhaps by threads of
@@ -152,6 +152,9 @@ def adopt(tensors: Any, name: Tag) -> None:
     """
     if isinstance(tensors, torch.nn.Module):
         tensors = [*tensors.parameters(), *tensors.buffers()]
+    elif isinstance(tensors, torch.Tensor):
+        # Its rows are tensors too, but others than it.
+        tensors = [tensors]
     moved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
     with torch.no_grad(), tag(name):
         for tensor in tensors:

@@ -260,6 +260,11 @@ fn cucascade_moving_with_nowhere_to_go_is_an_error_at_once() {
     says(forever(up(DISK, Some(Tier::Host))), Status::Invalid, &["the higher tier HOST"]);
     says(forever(down(HOST, None)), Status::Invalid, &["no space HOST 0"]);
     says(forever(Strategy::Tier(Tier::Host)), Status::Invalid, &["tier HOST"]);
+    let no_disk = manager(&[(GPU, 1000), (HOST, 1000)]);
+    let to_disk = |s| no_disk.reserve(Request::new(s, Amount::Exact(1)));
+    let all = "there are GPU 0, HOST 0; GPUMEM_DISK and gpumem_space_disk_add add disks";
+    says(to_disk(down(GPU, Some(Tier::Disk))), Status::Invalid, &["the lower tier DISK to move GPU 0", all]);
+    says(to_disk(Strategy::Space(DISK)), Status::Invalid, &["no space DISK 0", all]);
     assert_empty(&m);
 }
 

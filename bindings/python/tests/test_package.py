@@ -534,6 +534,14 @@ def test_what_a_layout_shows():
         gpumem.plan(ROWS, capacity=300)
 
 
+def test_a_part_of_a_layout():
+    p = gpumem.Plan()
+    p.buffer(100, 0, 1)
+    p.value(100)  # Nothing uses it, so it has no slot.
+    layout = p.solve()
+    assert layout[1] is None and layout[0:] == layout.offsets == [0, None] and layout[-1:] == [None]
+
+
 def test_plans_of_graphs():
     p = gpumem.Plan(alignment=1)
     x, y, z, v = p.value(100, kind="input"), p.value(100), p.value(100, kind="output"), p.value(50)

@@ -41,6 +41,27 @@ static void ending_again_does_nothing() {
     CHECK(throws<gpumem::error>([&] { c.share(s); }, GPUMEM_ERROR_INVALID, "capture holds nothing"));
 }
 
+// As every other owner, it can end before its scope does.
+static void reset_ends_it() {
+    gpumem::stream s;
+    gpumem::capture c(s);
+    must_malloc_async(3 * MIB, s.get());
+    c.reset();
+    // Not ended before: what it had allocated is free.
+    CHECK(!c);
+    nothing_left();
+    c = gpumem::capture(s);
+    void *kept = must_malloc_async(3 * MIB, s.get());
+    c.end();
+    const gpumem_capture handle = c.get();
+    c.reset();
+    c.reset();
+    CHECK(!c);
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_retain(handle));
+    OK(gpumem_free_async(kept, s.get()));
+    nothing_left();
+}
+
 static void an_exception_aborts() {
     gpumem::stream s;
     try {
@@ -66,6 +87,7 @@ static void an_exception_aborts() {
 int main() {
     RUN(released_at_the_end_of_the_scope);
     RUN(ending_again_does_nothing);
+    RUN(reset_ends_it);
     RUN(an_exception_aborts);
     return 0;
 }

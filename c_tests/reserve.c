@@ -43,7 +43,7 @@ static void up_to_takes_what_there_is(void) {
     gpumem_reservation a = must_reserve(70 * MIB), b = NULL;
     gpumem_reserve_options options = want(50 * MIB);
     options.least_bytes = 30 * MIB + 1;
-    refused(&options, GPUMEM_ERROR_OUT_OF_MEMORY, "is not available");
+    refused(&options, GPUMEM_ERROR_OUT_OF_MEMORY, "30.00 MiB (31457281 bytes) is not available (GPU 0: 30.00 MiB of ");
     options.least_bytes = 20 * MIB;
     OK(gpumem_reserve(&options, &b));
     CHECK(info_of(b).promised == 30 * MIB);
@@ -53,7 +53,9 @@ static void up_to_takes_what_there_is(void) {
     OK(gpumem_reservation_release(a, NULL));
     OK(gpumem_reservation_release(b, NULL));
     options.least_bytes = 51 * MIB;
-    refused(&options, GPUMEM_ERROR_INVALID, "a reservation of");
+    refused(&options, GPUMEM_ERROR_INVALID, "53477376 bytes, is more than what is asked for, 52428800");
+    options = want(0);
+    refused(&options, GPUMEM_ERROR_INVALID, "a reservation of 0 bytes");
 }
 
 static void strategies_name_where(void) {

@@ -21,7 +21,7 @@ examples-library:
 	ln -sf '$(EXAMPLES_LIB)' $(EXAMPLES_DIR)/libgpumem.so.0
 	ln -sf libgpumem.so.0 $(EXAMPLES_DIR)/libgpumem.so
 
-$(EXAMPLES_DIR)/%: examples/c/%.c include/gpumem.h | examples-library
+$(EXAMPLES_DIR)/%: examples/c/%.c include/gpumem.h $(wildcard include/gpumem/*.h) | examples-library
 	$(CC) -std=c99 -D_POSIX_C_SOURCE=200809L -O2 -g -Wall -Wextra -pedantic $(CFLAGS) -Iinclude $< $(EXAMPLES_LINK) -o $@
 
 $(EXAMPLES_DIR)/%: examples/cpp/%.cpp include/gpumem.h include/gpumem.hpp $(wildcard include/gpumem/*) | examples-library

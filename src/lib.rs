@@ -32,7 +32,8 @@
 //!   space that closes removed files, as that may take long;
 //! - one that writes a recording, while there is one;
 //! - one that publishes the statistics page, with `GPUMEM_STATS_PAGE=on`;
-//! - helpers that touch the pages of large blocks and end with the call.
+//! - helpers that touch the pages of large blocks, and those of a plan's search that asks for more
+//!   than one thread; they end with the call.
 //!
 //! Every call may come from any thread. Allocating on the hit path takes one lock, that of a heap
 //! of the stream. Threads that use streams of their own do not meet there; threads that share one

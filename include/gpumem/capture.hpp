@@ -35,6 +35,8 @@ class capture {
     gpumem_capture_stats stats() const {
         return detail::filled<gpumem_capture_stats>(gpumem_capture_stats_get, get());
     }
+    // Now, what the destructor does.
+    void reset() noexcept { capture gone(std::move(*this)); }
     void swap(capture &other) noexcept {
         open_.swap(other.open_);
         ended_.swap(other.ended_);

@@ -197,7 +197,7 @@ impl Capture {
         let lives = pool.arena_lives(&self.shared.arena);
         let Some(first) = lives.into_iter().next().flatten() else {
             return Err(Error::invalid(
-                "the capture has recorded nothing: begin it with GPUMEM_CAPTURE_RECORD, and plan before it is released",
+                "the capture has recorded nothing: begin it with GPUMEM_CAPTURE_RECORD, and solve before it is released",
             ));
         };
         let span = Arc::new(dry_run::lay_out(&first)?);

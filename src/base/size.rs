@@ -35,6 +35,16 @@ pub fn human(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// A size for people who compare it with another: where two digits leave bytes out, they follow:
+/// `8.00 MiB (8388864 bytes)`.
+pub fn exact(bytes: u64) -> String {
+    let unit = [TIB, GIB, MIB, KIB].into_iter().find(|unit| bytes >= *unit).unwrap_or(1);
+    match u128::from(bytes) * 100 % u128::from(unit) {
+        0 => human(bytes),
+        _ => format!("{} ({bytes} bytes)", human(bytes)),
+    }
+}
+
 /// Parses a byte count: digits with an optional binary suffix `K`, `M`, `G` or `T`, each optionally
 /// followed by `B` or `iB`, in either case (`512M`, `2 GiB`, `1048576`).
 pub fn parse(text: &str) -> Result<u64> {
@@ -87,5 +97,9 @@ mod tests {
         assert_eq!(human(0), "0 B");
         assert_eq!(human(1536 * KIB), "1.50 MiB");
         assert_eq!(human(16 * GIB), "16.00 GiB");
+        assert_eq!(exact(17), "17 B");
+        assert_eq!(exact(1536 * KIB), "1.50 MiB");
+        assert_eq!(exact(8 * MIB + 256), "8.00 MiB (8388864 bytes)");
+        assert_eq!(exact(u64::MAX), "16777216.00 TiB (18446744073709551615 bytes)");
     }
 }

@@ -42,7 +42,7 @@ impl Context {
         match make(|| Ok(config))? {
             (context, true) => Ok(context),
             _ => Err(Error::invalid(
-                "gpumem has started already; gpumem_init must come before every other call that allocates",
+                "gpumem has started already; gpumem_init must come before every call that needs a device",
             )),
         }
     }

@@ -116,7 +116,7 @@ impl Native {
             books.out_of_memory += 1;
             let text = format!(
                 "{size} bytes ({}) were requested on device {device}; {} are live there, and the limit is {}. Free \
-                 memory or raise GPUMEM_LIMIT",
+                 memory or raise the limit (GPUMEM_LIMIT or the program's own)",
                 human(size),
                 human(live),
                 human(most),

@@ -273,7 +273,7 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_PINNED_LIMIT", None),
         &["pinned_limit_bytes", "pinned_limit_percent"],
         (
-            "size, or `N%` of a NUMA node's memory",
+            "size, `N%` of a NUMA node's memory, 0",
             "a size such as 16G, a share of a NUMA node's memory from 1% to 100%, or 0 for all of it",
             "what each NUMA node has",
         ),
@@ -284,9 +284,9 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_DISK", None),
         &["disk"],
         (
-            "directories separated by `;`, each with `=size` if it has a limit",
-            "directories that begin with /, with ; between, each with = and a size if it has a limit, such as \
-             /scratch=200G;/mnt/nvme",
+            "absolute paths of directories separated by `;`, each with `=size` if it has a limit",
+            "directories that begin with /, each once, with ; between, and with = and a size if one has a limit, such \
+             as /scratch=200G;/mnt/nvme",
             "none",
         ),
         "where data may move to",
@@ -296,7 +296,7 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_DOWNGRADE", None),
         &["downgrade_trigger", "downgrade_stop"],
         (
-            "two numbers from 0 to 1",
+            "two numbers from 0 to 1, the second not the larger",
             "two numbers from 0 to 1 of which the second is not the larger, such as 0.85,0.65",
             "",
         ),

@@ -1,7 +1,7 @@
 //! Several devices: peers at every kind of map, copies across, limits, reservations over all of them, and a model of two pools whose
 //! memory is used and freed on streams of both.
 //!
-//! Beside `pool_behaviour/devices.rs` (flags and growth) and `streams_across.rs` (each call that takes a stream).
+//! Beside `tests/pool/behaviour/devices.rs` (flags and growth) and `streams_across.rs` (each call that takes a stream).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::arena::capture::CaptureOptions;

@@ -117,14 +117,18 @@ fn up_to_says_how_much_it_became() {
 #[test]
 fn bad_requests_say_what_was_asked_what_there_is_and_what_to_do() {
     let m = manager(&[(GPU, 1000), (HOST, 2000)]);
-    says(m.reserve(Request::exact(GPU, 0)), Status::Invalid, &["0 to 0", "at least 1"]);
+    says(m.reserve(Request::exact(GPU, 0)), Status::Invalid, &["a reservation of 0 bytes", "at least 1"]);
     let up_to = |least, most| m.reserve(Request::new(Strategy::Space(GPU), Amount::UpTo { least, most }));
-    says(up_to(0, 5), Status::Invalid, &["0 to 5"]);
-    says(up_to(6, 5), Status::Invalid, &["6 to 5"]);
+    says(up_to(0, 5), Status::Invalid, &["a reservation of 0 bytes", "at least 1"]);
+    says(up_to(6, 5), Status::Invalid, &["least that will do, 6 bytes", "is asked for, 5"]);
     let forever = |r: Request| m.reserve(r.wait(Wait::Forever));
     let more = ["1001 B", "may ever be promised", "of 1000 B", "raise the limit"];
     says(forever(Request::exact(GPU, 1001)), Status::OutOfMemory, &more);
     says(forever(Request::exact(GPU, u64::MAX)), Status::OutOfMemory, &["TiB"]);
+    // Two sizes that look alike are told apart.
+    let large = manager(&[(GPU, 8 << 20)]);
+    let all = &["8.00 MiB (8388609 bytes)", "8.00 MiB of 8.00 MiB available"];
+    says(large.reserve(Request::exact(GPU, (8 << 20) + 1)), Status::OutOfMemory, all);
     says(forever(Request::exact(GPU1, 1)), Status::Invalid, &["no space GPU 1", "there are GPU 0, HOST 0"]);
     says(Manager::new().reserve(Request::exact(GPU, 1)), Status::Invalid, &["no space at all", "add one"]);
     says(m.add_space(GPU, &SpaceOptions::new(1)), Status::Invalid, &["GPU 0 exists already"]);
@@ -256,6 +260,11 @@ fn cucascade_moving_with_nowhere_to_go_is_an_error_at_once() {
     says(forever(up(DISK, Some(Tier::Host))), Status::Invalid, &["the higher tier HOST"]);
     says(forever(down(HOST, None)), Status::Invalid, &["no space HOST 0"]);
     says(forever(Strategy::Tier(Tier::Host)), Status::Invalid, &["tier HOST"]);
+    let no_disk = manager(&[(GPU, 1000), (HOST, 1000)]);
+    let to_disk = |s| no_disk.reserve(Request::new(s, Amount::Exact(1)));
+    let all = "there are GPU 0, HOST 0; GPUMEM_DISK and gpumem_space_disk_add add disks";
+    says(to_disk(down(GPU, Some(Tier::Disk))), Status::Invalid, &["the lower tier DISK to move GPU 0", all]);
+    says(to_disk(Strategy::Space(DISK)), Status::Invalid, &["no space DISK 0", all]);
     assert_empty(&m);
 }
 

@@ -6,6 +6,7 @@ import copy
 import ctypes
 import gc
 import importlib.resources
+import json
 import os
 import pathlib
 import pickle
@@ -279,9 +280,17 @@ def test_a_buffer_stands_for_its_address_while_it_is_live():
     assert c.live and gpumem.Buffer.adopt(c).ptr == c.ptr
 
 
-def test_null_has_no_size():
+def test_only_live_memory_and_null_have_a_size():
     with pytest.raises(gpumem.UnknownPointer):
         gpumem.usable_size(5)
+    p = gpumem.malloc(1000)
+    gpumem.free(p)
+    with pytest.raises(gpumem.DoubleFree):
+        gpumem.usable_size(p)
+    p = gpumem.malloc_with(0, evictable=True)
+    gpumem.evict(p)
+    assert gpumem.usable_size(p) > 0
+    gpumem.free(p)
     # What failed before says nothing of it.
     assert gpumem.usable_size(None) == 0
 
@@ -525,6 +534,14 @@ def test_what_a_layout_shows():
         gpumem.plan(ROWS, capacity=300)
 
 
+def test_a_part_of_a_layout():
+    p = gpumem.Plan()
+    p.buffer(100, 0, 1)
+    p.value(100)  # Nothing uses it, so it has no slot.
+    layout = p.solve()
+    assert layout[1] is None and layout[0:] == layout.offsets == [0, None] and layout[-1:] == [None]
+
+
 def test_plans_of_graphs():
     p = gpumem.Plan(alignment=1)
     x, y, z, v = p.value(100, kind="input"), p.value(100), p.value(100, kind="output"), p.value(50)
@@ -635,6 +652,26 @@ def test_stats_print_well():
     assert 0 < free <= total and gpumem.device_count() >= 1
     gpumem.reset_peak()
     assert C.gpumem_version() > 0
+    del b
+
+
+def test_a_part_of_a_program_is_recorded(tmp_path):
+    with gpumem.recording(tmp_path / "block.gmrec", stacks=4):
+        gpumem.free(gpumem.malloc(1000))
+    assert (tmp_path / "block.gmrec").read_bytes().startswith(b"gpumemRC")
+    gpumem.record_start(str(tmp_path / "part.gmrec"))
+    gpumem.free(gpumem.malloc(1000))
+    with pytest.raises(gpumem.Invalid, match="under way"):
+        gpumem.record_start(tmp_path / "other.gmrec")
+    events, lost = gpumem.record_stop()
+    assert events >= 2 and lost == 0 and not (tmp_path / "other.gmrec").exists()
+    with pytest.raises(gpumem.Invalid, match="no recording"):
+        gpumem.record_stop()
+    with pytest.raises(ValueError, match="stacks 257"):
+        gpumem.record_start(tmp_path / "deep.gmrec", stacks=257)
+    b = gpumem.Buffer(12345)
+    gpumem.snapshot(tmp_path / "now.json")
+    assert json.loads((tmp_path / "now.json").read_text()) and "12345" in (tmp_path / "now.json").read_text()
     del b
 
 

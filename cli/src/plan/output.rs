@@ -111,10 +111,10 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let anybody = Permissions::from_mode(0o666);
     // Short whatever the result is called, whose name may be as long as the file system takes.
     let made = Builder::new().prefix(".gpumem-").suffix(".tmp").permissions(anybody).tempfile_in(dir);
-    // Without the name of the new file, which says nothing to anybody.
+    // The system's words without the name of the new file, which says nothing to anybody.
     made.map_err(|e| {
-        let system = e.get_ref().and_then(|inner| inner.source()?.downcast_ref::<io::Error>()?.raw_os_error());
-        system.map_or_else(|| io::Error::from(e.kind()), io::Error::from_raw_os_error)
+        let text = e.to_string();
+        io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
     })
 }
 

@@ -59,9 +59,9 @@ impl Pool {
         // Only what would help.
         let advice = match limit {
             _ if requested > total => "It is more than the whole device has: ask for less at a time",
-            l if requested > l => "Raise GPUMEM_LIMIT, or ask for less at a time",
+            l if requested > l => "Raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
             u64::MAX => "Free memory, or ask for less at a time",
-            _ => "Free memory, raise GPUMEM_LIMIT, or ask for less at a time",
+            _ => "Free memory, raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
         };
         Error::new(
             Status::OutOfMemory,

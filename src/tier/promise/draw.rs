@@ -15,7 +15,7 @@ use super::policy::OutOfMemoryPolicy;
 use super::space::{Space, MAX_BYTES};
 use super::usage::Usage;
 use crate::base::sync::lock;
-use crate::base::{size::human, Error, Result, Status};
+use crate::base::{size::exact, Error, Result, Status};
 use std::sync::Arc;
 
 fn too_many(bytes: u64) -> Result<()> {
@@ -31,9 +31,9 @@ fn no_room(space: &Space, bytes: u64) -> Refused {
     let text = format!(
         "{}: {} asked outside of any reservation, {} of {} available; free or release something, or raise the limit",
         space.id,
-        human(bytes),
-        human(space.available()),
-        human(space.limit())
+        exact(bytes),
+        exact(space.available()),
+        exact(space.limit())
     );
     Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(Lack::Promise(bytes)) }
 }

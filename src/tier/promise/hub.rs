@@ -18,7 +18,7 @@ use super::space::{Clerk, Space};
 use super::strategy::Candidates;
 use super::terms::Wait;
 use crate::base::sync::{self, Condvar, Mutex, MutexGuard};
-use crate::base::{size::human, Error, Result, Status};
+use crate::base::{size::exact, Error, Result, Status};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -55,7 +55,7 @@ pub(super) struct Books {
 }
 
 fn cancelled(want: &Want) -> Error {
-    Error::new(Status::Cancelled, format!("the wait for {} was cancelled; nothing was taken", human(want.least())))
+    Error::new(Status::Cancelled, format!("the wait for {} was cancelled; nothing was taken", exact(want.least())))
 }
 
 impl Books {
@@ -113,15 +113,15 @@ impl Books {
     /// What there is in the candidates, for a text.
     fn there_is(&self, candidates: &Candidates) -> String {
         let spaces = candidates.iter().flatten().filter_map(|s| self.spaces.get(*s));
-        let one = |s: &Arc<Space>| format!("{}: {} of {} available", s.id, human(s.available()), human(s.limit()));
+        let one = |s: &Arc<Space>| format!("{}: {} of {} available", s.id, exact(s.available()), exact(s.limit()));
         spaces.map(one).collect::<Vec<_>>().join("; ")
     }
 
     fn never(&self, want: &Want, candidates: &Candidates) -> Error {
         let what = match want {
-            Want::New { .. } => format!("a reservation of {}", human(want.least())),
+            Want::New { .. } => format!("a reservation of {}", exact(want.least())),
             Want::Grow { account, bytes } => {
-                format!("a reservation of {} larger by {}", human(account.size()), human(*bytes))
+                format!("a reservation of {} larger by {}", exact(account.size()), exact(*bytes))
             }
         };
         let text = format!(
@@ -195,7 +195,7 @@ impl State {
         };
         let text = format!(
             "{} {what} ({}; {before} waiting before it); {todo}, ask for less, or release something",
-            human(want.least()),
+            exact(want.least()),
             self.books.there_is(candidates)
         );
         Error::new(status, text)

@@ -158,9 +158,13 @@ impl Manager {
     /// in turn: none overtakes another in a space that both want.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
-        if least == 0 || least > most {
+        if least == 0 {
+            return Err(Error::invalid("a reservation of 0 bytes; ask for at least 1"));
+        }
+        if least > most {
             return Err(Error::invalid(format!(
-                "a reservation of {least} to {most} bytes; ask for at least 1, and at most for as many as will do"
+                "the least that will do, {least} bytes, is more than what is asked for, {most}; swap them, or leave the \
+                 least out"
             )));
         }
         let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;

@@ -7,7 +7,7 @@ use super::lack::{Counting, Lack, Refused};
 use super::policy::{Decision, Factor, LimitPolicy, Overdraw};
 use super::space::MAX_BYTES;
 use crate::base::sync::lock;
-use crate::base::{size::human, Error, Result, Status};
+use crate::base::{size::exact, Error, Result, Status};
 
 /// What was taken: bytes of the reservation, bytes outside of any. `None` when the reservation is
 /// released.
@@ -30,9 +30,9 @@ fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -
         "reservation {} of {}: {} asked, {} of its {} drawn{also}; free something, or grow it first",
         account.id,
         account.space.id,
-        human(bytes),
-        human(account.drawn()),
-        human(account.size())
+        exact(bytes),
+        exact(account.drawn()),
+        exact(account.size())
     );
     let missing = bytes.saturating_sub(account.room()).max(1);
     let lack = of_space.map_or(Lack::Reservation { number: account.id, bytes: missing }, Lack::Promise);
@@ -140,9 +140,9 @@ fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::
                 None => {
                     space.put_quietly(more);
                     return Err(match needed <= cap {
-                        false => (None, format!(", it would need {} and may grow to {}", human(needed), human(cap))),
+                        false => (None, format!(", it would need {} and may grow to {}", exact(needed), exact(cap))),
                         true => {
-                            let there = human(space.available());
+                            let there = exact(space.available());
                             (Some(more + short), format!(", {there} more to grow by available in the space"))
                         }
                     });
@@ -171,7 +171,7 @@ fn grow_now(account: &Account, more: u64, bytes: u64) -> Counting<()> {
     match grown {
         Some(true) => Ok(()),
         Some(false) => {
-            let also = format!(", {} more to grow by not available in the space", human(more));
+            let also = format!(", {} more to grow by not available in the space", exact(more));
             Err(overdrawn(account, bytes, Some(more), &also))
         }
         None => Err(overdrawn(account, bytes, None, NO_MANAGER)),
@@ -188,6 +188,6 @@ fn take_around(account: &Account, bytes: u64) -> Counting<Parts> {
     if released > 0 {
         account.space.put(released);
     }
-    let also = format!(", and only {} available in the space", human(account.space.available()));
+    let also = format!(", and only {} available in the space", exact(account.space.available()));
     Err(overdrawn(account, bytes, Some(bytes - inside), &also))
 }

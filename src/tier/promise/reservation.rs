@@ -12,7 +12,7 @@ use super::space::{Space, SpaceId};
 use super::terms::Wait;
 use super::usage::Usage;
 use crate::base::sync::lock;
-use crate::base::{size::human, Error, Result};
+use crate::base::{size::exact, Error, Result};
 use std::sync::Arc;
 
 /// A promise of bytes in one space. Dropping it releases it.
@@ -146,9 +146,9 @@ impl Reservation {
                  free something",
                 account.id,
                 account.space.id,
-                human(least),
-                human(account.size().saturating_sub(room)),
-                human(account.size())
+                exact(least),
+                exact(account.size().saturating_sub(room)),
+                exact(account.size())
             ))),
             Err(_) => Err(released(account.id)),
         }

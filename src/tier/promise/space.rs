@@ -418,8 +418,8 @@ fn check(id: SpaceId, capacity: u64, limit: u64) -> Result<()> {
     if limit > capacity {
         return Err(Error::invalid(format!(
             "{id}: a limit of {} exceeds the capacity, {}; lower it",
-            size::human(limit),
-            size::human(capacity)
+            size::exact(limit),
+            size::exact(capacity)
         )));
     }
     Ok(())

@@ -37,19 +37,24 @@ pub enum Strategy {
 /// other.
 pub(in crate::tier) type Candidates = Vec<Vec<usize>>;
 
-fn there_are(spaces: &[Arc<Space>]) -> String {
-    match spaces.is_empty() {
-        true => "no space at all; add one first".to_string(),
+/// The spaces there are, and what adds one of disks where such a one was looked for.
+fn there_are(spaces: &[Arc<Space>], disk: bool) -> String {
+    let all = match spaces.is_empty() {
+        true => return "no space at all; add one first".to_string(),
         false => spaces.iter().map(|s| s.id.to_string()).collect::<Vec<_>>().join(", "),
+    };
+    match disk {
+        true => format!("{all}; GPUMEM_DISK and gpumem_space_disk_add add disks"),
+        false => all,
     }
 }
 
 /// The space with this name.
 pub(super) fn find(spaces: &[Arc<Space>], id: SpaceId) -> Result<&Arc<Space>> {
-    spaces
-        .iter()
-        .find(|s| s.id == id)
-        .ok_or_else(|| Error::invalid(format!("there is no space {id}; there are {}", there_are(spaces))))
+    spaces.iter().find(|s| s.id == id).ok_or_else(|| {
+        let there_are = there_are(spaces, id.tier == Tier::Disk);
+        Error::invalid(format!("there is no space {id}; there are {there_are}"))
+    })
 }
 
 impl Strategy {
@@ -80,7 +85,19 @@ impl Strategy {
         ranks.retain(|rank| !rank.is_empty());
         match ranks.is_empty() {
             false => Ok(ranks),
-            true => Err(Error::invalid(format!("{} does not exist; there are {}", self.text(), there_are(spaces)))),
+            true => {
+                let there_are = there_are(spaces, self.names_disk());
+                Err(Error::invalid(format!("{} does not exist; there are {there_are}", self.text())))
+            }
+        }
+    }
+
+    fn names_disk(&self) -> bool {
+        match self {
+            Strategy::Space(id) => id.tier == Tier::Disk,
+            Strategy::Tier(tier) => *tier == Tier::Disk,
+            Strategy::Tiers(tiers) => tiers.contains(&Tier::Disk),
+            Strategy::DowngradeFrom { to, .. } | Strategy::UpgradeFrom { to, .. } => *to == Some(Tier::Disk),
         }
     }
 

@@ -34,8 +34,8 @@ fn out_of_memory_says_what_there_was_and_leaves_everything_as_it_was() {
     for (limit, n, advice) in [
         (0, 220, "Free memory, or ask"),
         (0, 300, whole),
-        (200, 180, "Free memory, raise GPUMEM_LIMIT, or ask"),
-        (200, 220, "Raise GPUMEM_LIMIT, or ask"),
+        (200, 180, "Free memory, raise the limit (GPUMEM_LIMIT or the program's own), or ask"),
+        (200, 220, "Raise the limit (GPUMEM_LIMIT or the program's own), or ask"),
         (200, 300, whole),
     ] {
         let (limit, n) = (limit * MIB, n * MIB);

@@ -87,7 +87,7 @@ fn an_error_says_whether_memory_is_stranded() {
         let refused = |size: u64| {
             let e = rig.pool.malloc(&request(size, s)).unwrap_err();
             assert_eq!(e.status, Status::OutOfMemory, "{e}");
-            assert!(e.message.contains("raise GPUMEM_LIMIT"), "{e}");
+            assert!(e.message.contains("raise the limit (GPUMEM_LIMIT"), "{e}");
             e.message.contains("GPUMEM_SLACK=tight")
         };
         assert!(!refused(8 * MIB), "nothing is free");

@@ -29,6 +29,7 @@ from ._errors import (Cancelled, Capturing, ConfigError, Corrupt, DoubleFree, Dr
 from ._evict import Location, MoveReport, add_disk, evict, held, hold, location, restore, sleep, unhold, wake
 from ._library import path as library_path
 from ._plan import Layout, Plan, PlanStats, plan
+from ._record import record_start, record_stop, recording, snapshot
 from ._reserve import Reservation, ReservationInfo, reserve
 from ._stats import (Stats, backend, current_device, device_count, device_memory, driver_calls, dump, reset_peak, set_device,
                      set_limit, stats, trim, validate, version)
@@ -39,10 +40,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Arena", "ArenaReport", "ArenaStats", "Buffer", "Cancelled", "Capture", "CaptureStats", "Capturing", "ConfigError", "Corrupt",
     "DoubleFree", "DriverError", "Error", "Forked", "IOFailed", "Internal", "Invalid", "InvalidStream", "Layout", "Location",
-    "MoveReport", "NoDevice", "OutOfMemory", "Plan", "PlanStats", "Reservation", "ReservationInfo", "ShuttingDown", "Stats", "Stream",
-    "TimedOut", "UnknownPointer", "Unsupported", "UseAfterFree", "View", "add_disk", "arena", "backend", "capture", "check",
-    "current_arena", "current_device", "device_count", "device_memory", "driver_calls", "dump", "escape", "evict", "export_fd",
-    "find_arena", "free", "held", "hold", "import_fd", "library_path", "location", "malloc", "malloc_with", "memcpy", "memset", "plan",
-    "pointer_info", "promote", "record_stream", "reserve", "reset_peak", "restore", "set_device", "set_limit", "sleep", "stats",
-    "synchronize", "trim", "unhold", "usable_size", "validate", "version", "wake",
+    "MoveReport", "NoDevice", "OutOfMemory", "Plan", "PlanStats", "Reservation", "ReservationInfo", "ShuttingDown", "Stats",
+    "Stream", "TimedOut", "UnknownPointer", "Unsupported", "UseAfterFree", "View", "add_disk", "arena", "backend", "capture",
+    "check", "current_arena", "current_device", "device_count", "device_memory", "driver_calls", "dump", "escape", "evict",
+    "export_fd", "find_arena", "free", "held", "hold", "import_fd", "library_path", "location", "malloc", "malloc_with", "memcpy",
+    "memset", "plan", "pointer_info", "promote", "record_start", "record_stop", "record_stream", "recording", "reserve",
+    "reset_peak", "restore", "set_device", "set_limit", "sleep", "snapshot", "stats", "synchronize", "trim", "unhold",
+    "usable_size", "validate", "version", "wake",
 ]

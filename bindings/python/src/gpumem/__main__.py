@@ -1,5 +1,4 @@
-"""`python -m gpumem doctor`, `run`, `replay`, `plan`, `bench`: the gpumem command that comes with
-the package."""
+"""`python -m gpumem doctor`, `run`, `view`, ...: the gpumem command that comes with the package."""
 
 import os
 import shutil

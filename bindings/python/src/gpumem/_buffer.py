@@ -86,9 +86,9 @@ def usable_size(ptr: Address) -> int:
     """Bytes that can be used from the start of an allocation, at least those asked for."""
     at = _values.address(ptr)
     got = C.gpumem_usable_size(at)
-    # Null has no bytes, and is no failure: the status is of an earlier call.
-    if got == 0 and at != 0 and C.gpumem_last_status() == d.ERROR_UNKNOWN_POINTER:
-        raise error(d.ERROR_UNKNOWN_POINTER)
+    # Null has no bytes, and is no failure; a live allocation has some.
+    if got == 0 and at != 0:
+        raise error(C.gpumem_last_status())
     return got
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Sequence, overload
 
 from . import _declarations as d
 from . import _values
@@ -227,7 +227,15 @@ class Layout:
 
         return numpy.array(self._offsets, dtype=numpy.uint64)
 
-    def __getitem__(self, number: int) -> int | None:
+    @overload
+    def __getitem__(self, number: int) -> int | None: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[int | None]: ...
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return self.offsets[number]
         at = self._offsets[number]
         return None if at == d.PLAN_NO_OFFSET else at
 

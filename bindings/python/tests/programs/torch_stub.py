@@ -4,8 +4,11 @@ test_torch_allocator.py starts it."""
 
 import ctypes
 import inspect
+import os
 import random
+import tempfile
 import warnings
+from unittest import mock
 
 import gpumem.torch
 
@@ -13,6 +16,7 @@ assert gpumem.torch.enable(native=True) == "native"
 
 import torch  # noqa: E402
 from checks import check, run  # noqa: E402
+from gpumem.torch import build  # noqa: E402
 
 warnings.simplefilter("ignore")
 MIB = 1 << 20
@@ -211,6 +215,23 @@ def tags():
         check("a tag that nothing has", False)
     except gpumem.Invalid:
         check("a tag that nothing has", True)
+    with gpumem.torch.tag("brief"):
+        empty(MIB)
+    try:
+        gpumem.torch.sleep("brief")
+        check("a tag that nothing has any more", False)
+    except gpumem.Invalid:
+        with gpumem.torch.tag("brief"):
+            check("a tag that nothing has any more", empty(1) is not None)
+
+    # A copy takes a kernel, which the stub has none of.
+    made = mock.patch.object(torch.UntypedStorage, "clone", lambda self: torch.UntypedStorage(self.nbytes(), device="cuda"))
+    rows = empty(6 * MIB).view(3, 2 * MIB)
+    at = rows.data_ptr()
+    with made:
+        gpumem.torch.adopt(rows, "rows")
+    check("one tensor is adopted whole", rows.data_ptr() != at and gpumem.torch.sleep("rows").moved_bytes >= 6 * MIB)
+    gpumem.torch.wake("rows")
 
 
 def arenas():
@@ -292,6 +313,26 @@ def sharing():
         check("other memory says what to do", "gpumem.torch.shared()" in str(why), why)
 
 
+def enabling():
+    check("once", gpumem.torch.enable() == gpumem.torch.enable(native=True) == "native")
+    try:
+        gpumem.torch.enable(ipc=True)
+        check("what it has not is refused later", False)
+    except RuntimeError as why:
+        check("what it has not is refused later", "the first gpumem.torch.enable()" in str(why), why)
+
+
+def compilers():
+    with mock.patch.dict(os.environ, CXX="ccache g++"):
+        check("a compiler of two words", next(build.commands(torch, "out"))[:2] == ["ccache", "g++"])
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CXX="/no/such/compiler", TORCH_EXTENSIONS_DIR=folder):
+        try:
+            build.built(torch)
+            check("a compiler that is not there", False)
+        except gpumem.torch.BuildError as why:
+            check("a compiler that is not there", "'/no/such/compiler' cannot be started" in str(why), why)
+
+
 def sound():
     gpumem.validate()
     check("frees were right", gpumem.stats().double_frees == 0 and gpumem.stats().unknown_pointers == 0)
@@ -299,4 +340,4 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, arenas_and_what_outlives_them, out_of_memory, sharing, sound)
+run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, arenas_and_what_outlives_them, out_of_memory, sharing, sound)

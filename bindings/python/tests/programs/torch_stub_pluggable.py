@@ -31,6 +31,8 @@ def refused(call, kind, text):
 def falls_back():
     check("with a warning that says why", mode == "pluggable" and any("does not compile" in str(w.message) for w in said))
     check("once", gpumem.torch.enable() == "pluggable" == gpumem.torch.enabled())
+    for asked in ({"native": True}, {"ipc": True}):
+        check("what it has not is refused later", refused(lambda: gpumem.torch.enable(**asked), RuntimeError, "the first gpumem.torch.enable()"))
 
 
 def statistics():

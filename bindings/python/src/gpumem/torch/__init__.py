@@ -41,6 +41,7 @@ _lock = threading.Lock()
 _native = None
 _pluggable = None
 _mode = None
+_ipc = False
 
 
 def enabled() -> str | None:
@@ -50,16 +51,22 @@ def enabled() -> str | None:
 
 def enable(*, native: bool | None = None, ipc: bool = False) -> str:
     """Makes gpumem PyTorch's allocator for CUDA, before the first tensor there; doing it again does
-    nothing. Returns the mode.
+    nothing, and asking then for what the first time has not given raises. Returns the mode.
 
     `native`: True insists on the built allocator and raises `BuildError` without a compiler; False
     takes the pluggable interface; None takes what works, with a warning where that is the pluggable
     one. `ipc=True` makes all tensors shareable with other processes, at some cost in memory;
     without it only those that are allocated in `shared()` are.
     """
-    global _mode, _native
+    global _ipc, _mode, _native
     with _lock:
         if _mode is not None:
+            if native and _mode != "native":
+                raise RuntimeError("gpumem is PyTorch's allocator in this process already, by the pluggable interface; ask for native=True "
+                                   "in the first gpumem.torch.enable()")
+            if ipc and not _ipc:
+                raise RuntimeError("gpumem is PyTorch's allocator in this process already, without handles for other processes; ask for "
+                                   "ipc=True in the first gpumem.torch.enable(), or allocate in gpumem.torch.shared()")
             return _mode
         if torch.version.cuda is None:
             raise RuntimeError(f"PyTorch {torch.__version__} is built without CUDA; there is nothing to enable")
@@ -76,7 +83,7 @@ def enable(*, native: bool | None = None, ipc: bool = False) -> str:
                 why = loaded.gpumem_torch_install(int(ipc))
                 if why:
                     raise RuntimeError(why.decode(errors="replace"))
-                _native, _mode = loaded, "native"
+                _native, _mode, _ipc = loaded, "native", ipc
                 _arena.ends.append(loaded.gpumem_torch_arena_ends)
                 _arena.ended.append(loaded.gpumem_torch_arena_ended)
                 return _mode
@@ -118,7 +125,7 @@ def pool(**options: Any) -> torch.cuda.MemPool:
 def _needs_native(what):
     if _native is None:
         raise RuntimeError(f"{what} needs gpumem.torch.enable() with its own allocator" +
-                           ("; this process has the pluggable one (a C++ compiler was missing)" if _mode else ""))
+                           ("; this process has the pluggable one" if _mode else ""))
     return _native
 
 
@@ -144,7 +151,7 @@ def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
 
 def adopt(tensors: Any, name: Tag) -> None:
     """Moves what is on the GPU already into memory of a tag: the parameters and buffers of a
-    module, or tensors in a list.
+    module, tensors in a list, or one tensor.
 
     They stay the same tensors, at other addresses, so do it before graphs are captured. Takes as
     much memory again until it is done. For models that others have loaded, perhaps by threads of
@@ -152,6 +159,9 @@ def adopt(tensors: Any, name: Tag) -> None:
     """
     if isinstance(tensors, torch.nn.Module):
         tensors = [*tensors.parameters(), *tensors.buffers()]
+    elif isinstance(tensors, torch.Tensor):
+        # Its rows are tensors too, but others than it.
+        tensors = [tensors]
     moved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
     with torch.no_grad(), tag(name):
         for tensor in tensors:

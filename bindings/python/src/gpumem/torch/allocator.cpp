@@ -496,7 +496,8 @@ class Allocator final : public native::CUDAAllocator {
     for (auto& [key, heap] : heaps_) {
       if (heap->kind != Kind::evictable || heap->tag != tag) continue;
       if (value) give_back(*heap);
-      heap->asleep = value;
+      // One that holds nothing has nothing to wake, and no wake would come to it.
+      heap->asleep = value && !heap->segments.empty();
     }
   }
 

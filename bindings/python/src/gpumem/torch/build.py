@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -57,8 +58,10 @@ def cuda_includes(torch):
 
 def commands(torch, output):
     """The compiler's command lines, to be tried one after the other."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
+    found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    # As make reads it: "ccache g++" is two words.
+    compiler = shlex.split(os.environ.get("CXX", "")) or [found]
+    if not compiler[0]:
         raise BuildError("there is no C++ compiler; install one (apt install g++), or set CXX")
     includes = cuda_includes(torch)
     if not includes:
@@ -67,7 +70,7 @@ def commands(torch, output):
     root = pathlib.Path(torch.__file__).parent
     library, _ = _library.path()
     library = library if os.path.isabs(library) else _loaded(_library.SONAME)
-    common = [compiler, "-O2", "-fPIC", "-shared", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+    common = [*compiler, "-O2", "-fPIC", "-shared", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
               f"-I{headers()}", "-isystem", str(root / "include"), "-isystem", str(root / "include/torch/csrc/api/include")]
     for folder in includes:
         common += ["-isystem", str(folder)]
@@ -101,10 +104,10 @@ def built(torch):
         return output
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Several processes may build at once: each its own file, which is then put in place as a whole.
+        handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     except OSError as why:
-        raise BuildError(f"the cache folder {folder} cannot be made: {why}; set TORCH_EXTENSIONS_DIR") from None
-    # Several processes may build at once: each its own file, which is then put in place as a whole.
-    handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
+        raise BuildError(f"the cache folder {folder} cannot be written to: {why}; set TORCH_EXTENSIONS_DIR") from None
     os.close(handle)
     said = ""
     try:
@@ -114,6 +117,8 @@ def built(torch):
                                       timeout=LIMIT, check=False)
             except subprocess.TimeoutExpired:
                 raise BuildError(f"the compiler took more than {LIMIT} s") from None
+            except OSError as why:
+                raise BuildError(f"the compiler {command[0]!r} cannot be started: {why}; set CXX to one, or unset it") from None
             if done.returncode == 0:
                 os.chmod(name, 0o755)
                 os.replace(name, output)

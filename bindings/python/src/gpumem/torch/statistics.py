@@ -47,8 +47,8 @@ def reset_peak_memory_stats(device=None):
 
 def memory_snapshot(mempool_id=None, include_traces=True):
     """Not there with the pluggable interface."""
-    raise NotImplementedError("memory snapshots need gpumem.torch's own allocator, which a C++ compiler builds: gpumem.torch.enable(native=True) "
-                              "says why it is not there")
+    raise NotImplementedError("memory snapshots need gpumem.torch's own allocator, which a C++ compiler builds; where the first "
+                              "gpumem.torch.enable() of a process has native=True, it says why it cannot")
 
 
 def replace():

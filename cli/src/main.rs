@@ -96,8 +96,8 @@ enum Command {
     /// Makes a page of a recording or a snapshot, for a browser.
     ///
     /// The page holds everything and needs no network: memory over time, the map of addresses, who
-    /// holds what, what grew, the slow path, and after a failure why it failed. docs/recording.md
-    /// has its keys.
+    /// holds what, what grew, the slow path, and after a failure why it failed. On it, ? lists its
+    /// keys; docs/recording.md explains it.
     ///
     /// Exit code: 0 it is written, or was served until Ctrl-C; 2 bad usage or input.
     View(view::Args),

@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
     /// How cudaFree makes sure that the memory is no longer in use: the host waits (sync), or the
-    /// memory is held back (marker).
+    /// memory is held back (marker, the default).
     #[arg(long, value_enum)]
     free: Option<Free>,
     /// Prints one line for each process that uses CUDA, at its end: calls, peak memory, time.

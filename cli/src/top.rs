@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Command line of `top`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Prints the counters once, as JSON, and ends.
+    /// Prints the counters once, as JSON, and ends; so it does where its output is no terminal.
     #[arg(long)]
     json: bool,
     /// The process's number; left out: the only one that publishes counters. It may take up to

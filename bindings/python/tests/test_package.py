@@ -708,6 +708,18 @@ def test_an_arena_is_entered_once():
         arena.enter()
 
 
+def test_what_has_not_begun_says_so():
+    arena = gpumem.arena("step")
+    for use in (arena.exit, arena.abort, arena.stats, arena.attached().__enter__, lambda: gpumem.malloc_with(100, arena=arena)):
+        with pytest.raises(gpumem.Invalid, match="arena 'step' has not been entered"):
+            use()
+    capture = gpumem.capture()
+    for use in (capture.end, capture.abort, capture.retain, capture.release, capture.solve, capture.stats,
+                lambda: gpumem.capture(share=capture), lambda: gpumem.capture(layout=capture)):
+        with pytest.raises(gpumem.Invalid, match="has not begun"):
+            use()
+
+
 # ---- the page
 
 @pytest.mark.skipif(REPOSITORY is None, reason="not in the repository")

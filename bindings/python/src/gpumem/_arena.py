@@ -127,18 +127,24 @@ class Arena:
         of it is open or another thread is attached."""
         entries = _addresses(keep)
         array = (ctypes.c_void_p * len(entries))(*entries) if entries else None
-        out = initialised(d.gpumem_arena_report)
+        out, handle = initialised(d.gpumem_arena_report), self._begun()
         _tell(ends)
-        ok(C.gpumem_arena_exit(self.handle, array, len(entries), ctypes.byref(out)))
+        ok(C.gpumem_arena_exit(handle, array, len(entries), ctypes.byref(out)))
         return self._ended(out)
 
     def abort(self) -> ArenaReport:
         """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all
         of them."""
-        out = initialised(d.gpumem_arena_report)
+        out, handle = initialised(d.gpumem_arena_report), self._begun()
         _tell(ends)
-        ok(C.gpumem_arena_abort(self.handle, ctypes.byref(out)))
+        ok(C.gpumem_arena_abort(handle, ctypes.byref(out)))
         return self._ended(out)
+
+    def _begun(self):
+        # The library would say that a handle is NULL.
+        if self.handle is None:
+            raise Invalid(f"arena {self.name!r} has not been entered; do that by `with` or enter()")
+        return self.handle
 
     def _ended(self, report):
         # The handle stays: what names a stale one is refused, with the reason.
@@ -154,7 +160,7 @@ class Arena:
     @contextlib.contextmanager
     def attached(self) -> Iterator[Arena]:
         """What this thread allocates in the block is in the arena too. It cannot end meanwhile."""
-        ok(C.gpumem_arena_attach(self.handle))
+        ok(C.gpumem_arena_attach(self._begun()))
         try:
             yield self
         finally:
@@ -163,7 +169,7 @@ class Arena:
     def stats(self) -> ArenaStats:
         """What has happened in it so far."""
         out = initialised(d.gpumem_arena_stats)
-        ok(C.gpumem_arena_stats_get(self.handle, ctypes.byref(out)))
+        ok(C.gpumem_arena_stats_get(self._begun(), ctypes.byref(out)))
         return as_dataclass(ArenaStats, out)
 
     def __enter__(self) -> Arena:

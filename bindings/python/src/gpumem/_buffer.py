@@ -60,7 +60,7 @@ def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, 
         single_handle and d.MALLOC_SINGLE_HANDLE) | (guard and d.MALLOC_GUARD) | (device is not None and d.MALLOC_ON_DEVICE)
     o.bytes, o.alignment, o.stream, o.tag = (_values.size(nbytes), _values.number(alignment, "alignment"), _values.stream(stream),
                                              _values.tag(tag))
-    o.arena, o.reservation = getattr(arena, "handle", arena), getattr(reservation, "handle", reservation)
+    o.arena, o.reservation = _values.handle(arena), _values.handle(reservation)
     o.device = _values.device(device) if device is not None else 0
     out = _c_void_p()
     ok(C.gpumem_malloc_with(_byref(o), _byref(out)))

@@ -9,7 +9,7 @@ from typing import Any
 from . import _declarations as d
 from . import _values
 from ._arena import as_dataclass
-from ._errors import ok
+from ._errors import Invalid, ok
 from ._library import C, initialised
 from ._types import Size, StreamLike
 
@@ -56,7 +56,7 @@ class Capture:
         o = initialised(d.gpumem_capture_options)
         o.flags = (monotone and d.CAPTURE_MONOTONE) | (record and d.CAPTURE_RECORD)
         o.bytes, o.reserve = _values.size(nbytes), _values.size(reserve)
-        o.share, o.layout = getattr(share, "handle", share), getattr(layout, "handle", layout)
+        o.share, o.layout = _values.handle(share), _values.handle(layout)
         self._options = o
 
     def begin(self) -> Capture:
@@ -66,37 +66,43 @@ class Capture:
         self.handle, self.references = out.value, 1
         return self
 
+    def _begun(self):
+        # The library would say that a handle is NULL.
+        if self.handle is None:
+            raise Invalid("the capture has not begun; do that by `with` or begin()")
+        return self.handle
+
     def end(self) -> None:
         """Allocations on the stream are ordinary again."""
-        ok(C.gpumem_capture_end(self.handle))
+        ok(C.gpumem_capture_end(self._begun()))
 
     def abort(self) -> None:
         """Frees all that was allocated in it and drops all references."""
-        ok(C.gpumem_capture_abort(self.handle))
+        ok(C.gpumem_capture_abort(self._begun()))
         self.references = 0
 
     def retain(self) -> Capture:
         """One more reference, for one more graph: each needs a `release()`."""
-        ok(C.gpumem_capture_retain(self.handle))
+        ok(C.gpumem_capture_retain(self._begun()))
         self.references += 1
         return self
 
     def release(self) -> None:
         """Gives a reference up; with the last one it is ordinary memory. No launch of the graph
         must follow."""
-        ok(C.gpumem_capture_release(self.handle))
+        ok(C.gpumem_capture_release(self._begun()))
         self.references -= 1
 
     def solve(self) -> tuple[int, int]:
         """Lays out what was recorded. Returns its bytes, and the most that was live at a time."""
         length, peak = ctypes.c_uint64(), ctypes.c_uint64()
-        ok(C.gpumem_capture_solve(self.handle, ctypes.byref(length), ctypes.byref(peak)))
+        ok(C.gpumem_capture_solve(self._begun(), ctypes.byref(length), ctypes.byref(peak)))
         return length.value, peak.value
 
     def stats(self) -> CaptureStats:
         """The counters of its memory."""
         out = initialised(d.gpumem_capture_stats)
-        ok(C.gpumem_capture_stats_get(self.handle, ctypes.byref(out)))
+        ok(C.gpumem_capture_stats_get(self._begun(), ctypes.byref(out)))
         return as_dataclass(CaptureStats, out)
 
     def __enter__(self) -> Capture:

@@ -39,6 +39,13 @@ def number(value, what, least=0, end=1 << 64):
     return value
 
 
+def handle(value):
+    """The handle of an object of the library's; None stands for none. One that has not begun has
+    none yet, which the library would take for none given."""
+    begun = getattr(value, "_begun", None)
+    return begun() if begun is not None else getattr(value, "handle", value)
+
+
 def byte(value):
     """A byte, with a sign or without."""
     return number(value, "byte", -128, 256)

@@ -207,10 +207,12 @@ fn a_released_arena_leaves_no_capture_behind() {
 }
 
 /// A capture is announced, and has not begun when memory that only the context can settle is trimmed: the marker of the trim
-/// says nothing about it. Once it has begun, what else waits for the context waits for its end.
+/// says nothing about it. Once it has begun, what else waits for the context waits for its end. So does the second capture of a
+/// route.
 #[test]
 fn an_announced_capture_outlasts_a_trim_before_it_begins() {
-    for (a_route, is_seen) in [(true, false), (true, true), (false, false), (false, true)] {
+    let rounds = [(true, false, 0), (true, true, 0), (true, false, 1), (true, true, 2), (false, false, 0), (false, true, 0)];
+    for (a_route, is_seen, earlier) in rounds {
         let rig = Rig::new(checked(GIB), page_extents());
         let (s, t) = (rig.stream(), rig.stream());
         // Freed by a stream that is gone, whose handle another one has: only a marker of the context settles it.
@@ -223,6 +225,12 @@ fn an_announced_capture_outlasts_a_trim_before_it_begins() {
         let arena = rig.pool.open_arena(GraphArenaOptions::default());
         let route = a_route.then(|| begin(&rig, &arena, s));
         let expected = (!a_route).then(|| rig.pool.expect_capture(s));
+        for _ in 0..earlier {
+            rig.host.begin_capture(s).unwrap();
+            rig.free(rig.malloc(MIB, s), s);
+            assert!(rig.host.end_capture(s).unwrap());
+            rig.free(rig.malloc(MIB, s), s);
+        }
         leave();
         rig.pool.trim(0).unwrap();
         rig.host.begin_capture(s).unwrap();

@@ -115,7 +115,8 @@ impl Pool {
                 Ok(new)
             }
             Err(e) => {
-                self.free(new, Some(stream))?;
+                // Whatever is wrong with the stream, which is the one it was allocated on.
+                self.free(new, None)?;
                 Err(e)
             }
         }

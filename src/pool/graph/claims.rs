@@ -13,8 +13,20 @@ use crate::pool::heap::{Heap, Now, Place, StreamPart};
 use crate::pool::order::{Order, CONTEXT};
 use crate::pool::state::{Claim, Ids, Pool, Route};
 use crate::pool::types::Ranked;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+
+/// Routes of one arena that take turns add a claim each time. From so many on, those of which
+/// nothing is live are looked for whenever they have doubled.
+const MANY: usize = 1024;
+
+impl Claim {
+    /// The last id of the heap before the claim.
+    fn since(&self, heap: u32) -> u64 {
+        self.since.iter().find(|s| s.0 == heap).map_or(0, |s| s.1)
+    }
+}
 
 impl StreamPart {
     /// The arena is released: what was captured with it is gone.
@@ -79,6 +91,9 @@ impl Pool {
         if route.is_over() {
             return Ok(false);
         }
+        if claims.len() == claims.capacity() && claims.len() >= MANY {
+            self.drop_dead(&mut claims);
+        }
         claims.push(Claim { part: part.clone(), since: ids, until: None });
         user.route = route.number;
         Ok(true)
@@ -96,12 +111,31 @@ impl Pool {
     pub(crate) fn free_claimed(&self, route: &Route) -> Vec<u64> {
         let mut freed = Vec::new();
         for claim in std::mem::take(&mut *lock(&route.claims)) {
-            for (number, last) in claim.until.unwrap_or_else(|| self.ids_of(&claim.part)) {
-                let first = claim.since.iter().find(|s| s.0 == number).map_or(0, |s| s.1);
-                self.free_between((number, first, last), &mut freed);
+            for &(number, last) in claim.until.as_ref().unwrap_or(&self.ids_of(&claim.part)) {
+                self.free_between((number, claim.since(number), last), &mut freed);
             }
         }
         freed
+    }
+
+    /// Forgets the closed claims of which nothing is live.
+    fn drop_dead(&self, claims: &mut Vec<Claim>) {
+        let mut live: HashMap<u32, Vec<u64>> = HashMap::new();
+        let mut is_alive = |claim: &Claim, (number, last): (u32, u64)| {
+            let ids = live.entry(number).or_insert_with(|| self.live_ids(number));
+            let next = ids.partition_point(|&id| id <= claim.since(number));
+            ids.get(next).is_some_and(|&id| id <= last)
+        };
+        claims.retain(|c| c.until.as_ref().is_none_or(|until| until.iter().any(|&u| is_alive(c, u))));
+    }
+
+    /// The ids of what is live in a heap, ascending.
+    fn live_ids(&self, number: u32) -> Vec<u64> {
+        let Some(heap) = self.heap(number) else { return Vec::new() };
+        let st = heap.lock();
+        let mut ids: Vec<u64> = st.live().map(|p| st.at(p).id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Frees what is live in a heap and whose id comes after `first` and not after `last`.
@@ -192,6 +226,42 @@ mod tests {
             assert_eq!(live(), left);
             pool.validate().unwrap();
         }
+        pool.release_arena(&arena);
+    }
+
+    /// Two routes of one arena take turns for one stream, as two threads do that a filter each
+    /// speaks for.
+    #[test]
+    fn claims_of_routes_that_take_turns_do_not_pile_up() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let stream = host.stream_create(d).unwrap();
+        let arena = pool.open_arena(GraphArenaOptions::default());
+        let begin = |_| pool.begin_route(&arena, WhichStreams::Filter(Box::new(|_| true)), 0, None).unwrap();
+        let routes = [0, 1].map(begin);
+        let part = pool.member(&arena, stream, Now::Captured).unwrap();
+        let mut kept = [Vec::new(), Vec::new()];
+        for i in 0..20 * MANY {
+            assert!(pool.claim_part(&routes[i % 2], &part, Now::Captured).unwrap());
+            let req = AllocRequest { size: 4096, stream, ..AllocRequest::default() };
+            let p = pool.malloc_captured(pool.member_heap(&part).unwrap(), &req, 16).unwrap();
+            match i % 307 {
+                0 => kept[i % 2].push(p),
+                _ => pool.free(p, None).unwrap(),
+            }
+        }
+        for route in &routes {
+            let claims = lock(&route.claims).len();
+            assert!(claims <= MANY, "{claims}");
+        }
+        for (route, mut kept) in routes.iter().zip(kept) {
+            let mut freed = pool.abort_route(route);
+            freed.sort_unstable();
+            kept.sort_unstable();
+            assert_eq!(freed, kept);
+        }
+        pool.validate().unwrap();
         pool.release_arena(&arena);
     }
 }

@@ -124,12 +124,51 @@ impl Pool {
             None => {
                 let heap = self.empty_heap(stream)?;
                 heap.lock().private = Some(member.clone());
+                let base = self.find_span(heap, Want { lane: heap.lane, ..want });
+                let base = base.inspect_err(|_| self.make_public(heap.number))?;
                 lock(&member.heaps).push(heap.number);
                 lock(&member.counts.heaps).push(heap.number);
-                (heap.number, self.find_span(heap, Want { lane: heap.lane, ..want })?)
+                (heap.number, base)
             }
         };
         lock(&member.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::{size::MIB, DeviceId};
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::driver::Driver;
+    use crate::pool::{GraphArenaOptions, PoolOptions, WhichStreams};
+
+    #[test]
+    fn a_layout_that_finds_no_memory_leaves_nothing_behind() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let options = PoolOptions { limit: 64 * MIB, ..PoolOptions::default() };
+        let pool = Pool::new(host.clone(), d, options).unwrap();
+        let stream = host.stream_create(d).unwrap();
+        let arena = pool.open_arena(GraphArenaOptions::default());
+        let try_one = |bytes| {
+            let span = Arc::new(Span { bytes, align: 1, placed: Vec::new() });
+            pool.begin_route(&arena, WhichStreams::Handle(stream), 0, Some(&span))
+        };
+        let heaps = || (lock(&arena.counts.heaps).len(), pool.heap_count.load(Relaxed));
+        assert_eq!(try_one(96 * MIB).err().map(|e| e.status), Some(Status::OutOfMemory));
+        let before = heaps();
+        for _ in 0..10 {
+            assert_eq!(try_one(96 * MIB).err().map(|e| e.status), Some(Status::OutOfMemory));
+        }
+        assert_eq!(heaps(), before);
+        pool.validate().unwrap();
+        // Memory that suffices is found after that.
+        let route = try_one(32 * MIB).unwrap();
+        pool.end_route(&route);
+        pool.validate().unwrap();
+        pool.release_arena(&arena);
     }
 }

@@ -102,10 +102,12 @@ impl Pool {
         drop(list);
         self.order.captures.forget_places();
         self.close_claims(route);
-        match &route.which {
-            // No capture was seen, so none is expected to end.
-            Which::Handle { key, .. } if route.capture.load(Acquire) == 0 => self.order.captures.over(|| *key),
-            _ => {}
+        if let Which::Handle { key, .. } = &route.which {
+            match route.capture.load(Acquire) {
+                // No capture was seen, so none is expected to end.
+                0 => self.order.captures.over(|| *key),
+                _ => self.order.captures.no_more(*key),
+            }
         }
     }
 

@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) struct Known {
     /// The number of the time when it was last met or announced.
     time: u64,
-    /// It was announced, and no call has seen it since: it may be yet to begin.
+    /// It was announced, and is not over as far as is known: it, or another one of the same route,
+    /// may be yet to begin.
     announced: bool,
 }
 
@@ -77,7 +78,10 @@ impl Captures {
     fn learn(&self, key: usize, announced: bool) -> u64 {
         let mut keys = self.lock();
         let time = self.met.fetch_add(1, Relaxed) + 1;
-        if keys.insert(key, Known { time, announced }).is_none() {
+        let before = keys.get(&key).copied();
+        let announced = announced || before.is_some_and(|k| k.announced);
+        keys.insert(key, Known { time, announced });
+        if before.is_none() {
             self.forget_places();
         }
         self.count.store(keys.len(), Relaxed);
@@ -94,6 +98,13 @@ impl Captures {
             keys.remove(&key);
         }
         self.count.store(keys.len(), Relaxed);
+    }
+
+    /// No capture is to begin any more on the stream known as `key`; one may be in progress.
+    pub(crate) fn no_more(&self, key: usize) {
+        if let Some(known) = self.lock().get_mut(&key) {
+            known.announced = false;
+        }
     }
 
     /// What threads know of streams and their heaps has to be asked again.

@@ -125,12 +125,13 @@ impl Registry {
     /// Opens an arena inside the thread's current one and makes it the current one.
     pub fn enter(&self, name: &str) -> Result<Arc<Arena>> {
         let parent = self.current();
+        let id = self.shared.last_id.fetch_add(1, Relaxed) + 1;
         let arena = Arc::new(Arena {
             shared: self.shared.clone(),
-            id: self.shared.last_id.fetch_add(1, Relaxed) + 1,
+            id,
             name: name.to_string(),
             depth: parent.as_ref().map_or(0, |p| p.depth + 1),
-            scope: Scope::new(parent.as_ref().map(|p| p.scope.clone())),
+            scope: Scope::new(id, parent.as_ref().map(|p| p.scope.clone())),
             parent,
             opened: Instant::now(),
             key: AtomicUsize::new(0),
@@ -324,7 +325,7 @@ impl Registry {
             match pool.keep(ptr, Some(&scope), to) {
                 Kept::Moved(..) => {
                     let mut open = lock(&self.shared.open);
-                    if let Some(l) = open.values_mut().find(|l| Arc::ptr_eq(&l.arena.scope, &scope)) {
+                    if let Some(l) = open.get_mut(&scope.number()) {
                         l.promoted += 1;
                     }
                     return Ok(());
@@ -337,10 +338,8 @@ impl Registry {
     }
 
     /// The open arena that a scope is of.
-    pub fn arena_of(&self, scope: &Arc<Scope>) -> Option<Arc<Arena>> {
-        let open = lock(&self.shared.open);
-        let found = open.values().find(|l| Arc::ptr_eq(&l.arena.scope, scope));
-        found.map(|l| l.arena.clone())
+    pub fn arena_of(&self, scope: &Scope) -> Option<Arc<Arena>> {
+        lock(&self.shared.open).get(&scope.number()).map(|l| l.arena.clone())
     }
 
     /// The numbers and names of open arenas.

@@ -283,8 +283,8 @@ fn nothing_joins_an_arena_that_is_closed() {
     let (host, ctx) = context();
     let s = host.stream_create(D).unwrap();
     let pool = ctx.pool(D).unwrap();
-    let outer = Scope::new(None);
-    let inner = Scope::new(Some(outer.clone()));
+    let outer = Scope::new(1, None);
+    let inner = Scope::new(2, Some(outer.clone()));
     let make = |size: u64, flags: AllocFlags| {
         let req = AllocRequest { size, stream: s, flags, scope: Some(&inner), ..AllocRequest::default() };
         pool.malloc_search(&req).unwrap()

@@ -91,7 +91,7 @@ fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
 
     // The same while the exit is under way, step by step.
     let pool = ctx.pool(D).unwrap();
-    let (scope, aside) = (Scope::new(None), Scope::of_reclaimed());
+    let (scope, aside) = (Scope::new(1, None), Scope::of_reclaimed());
     let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
     for n in [300, 3 * MIB] {
         let p = malloc(&ctx, n, s);

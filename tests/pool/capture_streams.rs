@@ -211,7 +211,8 @@ fn a_released_arena_leaves_no_capture_behind() {
 /// route.
 #[test]
 fn an_announced_capture_outlasts_a_trim_before_it_begins() {
-    let rounds = [(true, false, 0), (true, true, 0), (true, false, 1), (true, true, 2), (false, false, 0), (false, true, 0)];
+    let rounds =
+        [(true, false, 0), (true, true, 0), (true, false, 1), (true, true, 2), (false, false, 0), (false, true, 0)];
     for (a_route, is_seen, earlier) in rounds {
         let rig = Rig::new(checked(GIB), page_extents());
         let (s, t) = (rig.stream(), rig.stream());

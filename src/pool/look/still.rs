@@ -200,7 +200,7 @@ mod tests {
     fn said(change: impl Fn(&Pool, &Scope)) -> String {
         let host = HostDriver::new(HostOptions::default()).unwrap();
         let pool = Pool::new(host, DeviceId(0), PoolOptions::default()).unwrap();
-        let scope = Scope::new(None);
+        let scope = Scope::new(1, None);
         pool.malloc_search(&AllocRequest { size: 3 << 20, scope: Some(&scope), ..AllocRequest::default() }).unwrap();
         let check = || {
             let mut sums = Sums::new();

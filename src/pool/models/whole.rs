@@ -110,7 +110,7 @@ fn an_exit_meets_the_frees_of_what_it_frees() {
     builder.check(|| {
         let (host, pool) = pool(0);
         let stream = host.stream_create(D).unwrap();
-        let scope = Scope::new(None);
+        let scope = Scope::new(1, None);
         let request = |size| AllocRequest { size, stream, scope: Some(&scope), ..AllocRequest::default() };
         let blocks = [MIB, 256].map(|size| pool.malloc(&request(size)).unwrap());
         let id = pool.info(blocks[1]).unwrap().id;
@@ -145,7 +145,7 @@ fn a_late_free_by_id_leaves_the_next_owner_alone() {
     builder.check(|| {
         let (host, pool) = pool(0);
         let stream = host.stream_create(D).unwrap();
-        let scope = Scope::new(None);
+        let scope = Scope::new(1, None);
         let request = AllocRequest { size: 256, stream, scope: Some(&scope), ..AllocRequest::default() };
         let old = pool.malloc(&request).unwrap();
         let id = pool.info(old).unwrap().id;

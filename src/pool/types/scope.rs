@@ -14,6 +14,8 @@ use std::sync::Arc;
 /// A set of allocations, of any heaps, pools and streams.
 #[derive(Debug)]
 pub struct Scope {
+    /// Its owner's, for whom the pool keeps it.
+    number: u64,
     /// Where an allocation goes that would join this scope when it is closed.
     parent: Option<Arc<Scope>>,
     /// Its allocations are freed as far as users can tell, and only kept from being handed out
@@ -65,19 +67,20 @@ pub(crate) struct Parts {
 }
 
 impl Scope {
-    /// An empty scope. What would join it after it is closed joins the parent, if there is one and
+    /// An empty scope, to which its owner gives a number. What would join it after it is closed joins the parent, if there is one and
     /// it is open, and so on.
-    pub fn new(parent: Option<Arc<Scope>>) -> Arc<Scope> {
-        Scope::make(parent, false)
+    pub fn new(number: u64, parent: Option<Arc<Scope>>) -> Arc<Scope> {
+        Scope::make(number, parent, false)
     }
 
     /// A scope for what is to look freed to everyone while it is kept from being handed out again.
     pub fn of_reclaimed() -> Arc<Scope> {
-        Scope::make(None, true)
+        Scope::make(0, None, true)
     }
 
-    fn make(parent: Option<Arc<Scope>>, reclaimed: bool) -> Arc<Scope> {
+    fn make(number: u64, parent: Option<Arc<Scope>>, reclaimed: bool) -> Arc<Scope> {
         Arc::new(Scope {
+            number,
             parent,
             reclaimed,
             closed: AtomicBool::new(false),
@@ -85,6 +88,11 @@ impl Scope {
             peak_bytes: AtomicU64::new(0),
             state: Ranked::new(Rank::Scope, Inner::default()),
         })
+    }
+
+    /// What its owner knows it by.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Where allocations go that would join when this is closed.

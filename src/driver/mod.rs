@@ -268,7 +268,7 @@ pub trait Driver: Send + Sync {
     /// Frees page-locked memory of either kind, which any device may do. Blocks.
     fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
 
-    // ---- the driver's own allocator, for comparison and for devices without virtual memory management --------------
+    // ---- the driver's own allocator, for comparison and where it alone manages memory ------------
     /// `cudaMallocAsync` from the device's default pool.
     fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64>;
     /// `cudaFreeAsync`.

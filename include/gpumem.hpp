@@ -19,6 +19,8 @@
 //     gpumem/evict.hpp    memory that moves out of its device and back
 //     gpumem/host.hpp     pinned memory of the host
 //     gpumem/plan.hpp     layouts computed ahead of a run
+//     gpumem/record.hpp   recordings
+//     gpumem/stats.hpp    counters
 //     gpumem/sim.hpp      graphs without a CUDA runtime, for tests
 //
 // CONVENTIONS
@@ -46,9 +48,11 @@
 #include <gpumem/evict.hpp>
 #include <gpumem/host.hpp>
 #include <gpumem/plan.hpp>
+#include <gpumem/record.hpp>
 #include <gpumem/reserve.hpp>
 #include <gpumem/rmm.hpp>
 #include <gpumem/sim.hpp>
+#include <gpumem/stats.hpp>
 #include <gpumem/stream.hpp>
 
 #endif

@@ -4,7 +4,7 @@
 use crate::report;
 use clap::{Args as ClapArgs, ValueEnum};
 use gpumem::context::preload::PreloadSettings;
-use gpumem::context::Config;
+use gpumem::context::{settings, Config};
 use gpumem::driver::cuda;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ const LIBRARY: &str = "libgpumem_preload.so";
 pub struct Args {
     /// The most memory that gpumem takes of each device, such as 20G or 50%; the program sees a
     /// device of that size.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = limit)]
     limit: Option<String>,
     /// How cudaFree makes sure that the memory is no longer in use: the host waits (sync), or the
     /// memory is held back (marker, the default).
@@ -79,8 +79,17 @@ enum RunError {
     Unspeakable(PathBuf),
     #[error("--torch, and {0} chooses a backend already: {1}; leave one of them out")]
     Backend(&'static str, String),
+    #[error("--record {0:?}: the path is not UTF-8, as those of recordings are; record to another")]
+    Record(PathBuf),
     #[error("{0}: {1}")]
     Exec(PathBuf, std::io::Error),
+}
+
+/// What `GPUMEM_LIMIT` takes.
+fn limit(text: &str) -> Result<String, String> {
+    let Some(setting) = settings::find("GPUMEM_LIMIT") else { return Ok(text.into()) };
+    let set = setting.set(&mut Config::default(), text);
+    set.map(|()| text.into()).ok_or_else(|| format!("it is {}", setting.accepted))
 }
 
 /// Replaces this process by the program; so its exit status and its signals are the caller's.
@@ -109,7 +118,8 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
         command.env("GPUMEM_STATS", "1");
     }
     if let Some(file) = &args.record {
-        command.env("GPUMEM_RECORD", std::path::absolute(file)?);
+        let file = std::path::absolute(file)?;
+        command.env("GPUMEM_RECORD", file.to_str().ok_or_else(|| RunError::Record(file.clone()))?);
     }
     if args.torch {
         torch(&mut command)?;

@@ -9,10 +9,23 @@ import bisect
 import csv
 import sys
 
+COLUMNS = ("lower", "upper", "size", "offset")
+
 
 def check(path):
     with open(path, newline="") as file:
-        rows = [{key: int(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        table = csv.DictReader(file)
+        there = table.fieldnames or ()
+        missing = [name for name in COLUMNS if name not in there]
+        if missing:
+            sys.exit(f"{path}: no column {', '.join(missing)} among {', '.join(there)}; gpumem plan --out adds offsets")
+        rows = []
+        for row in table:
+            values = [row[name] for name in COLUMNS]
+            try:
+                rows.append(dict(zip(COLUMNS, map(int, values))))
+            except (TypeError, ValueError):  # TypeError: the line is too short.
+                sys.exit(f"{path}: line {table.line_num}: {', '.join(COLUMNS)} are {', '.join(map(str, values))}, not whole numbers")
     # Of one step, what ends comes before what begins.
     events = []
     for k, row in enumerate(rows):

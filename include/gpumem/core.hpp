@@ -3,6 +3,12 @@
 #ifndef GPUMEM_CORE_HPP
 #define GPUMEM_CORE_HPP
 
+#if __cplusplus < 201703L
+#error "gpumem's C++ headers need C++17: compile with -std=c++17 or newer, or use gpumem.h"
+// There is no such file, which ends it here: what would follow are errors that say less.
+#include <gpumem/needs-c++17>
+#endif
+
 #include <gpumem.h>
 
 #include <cstddef>

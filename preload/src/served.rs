@@ -220,7 +220,7 @@ impl Served {
             Request { size: bytes, stream: self.own, device: Some(self.dev), tag: tag as u64, ..Request::default() };
         // What waits may be free by now, and is better than new memory.
         self.quarantine.poll(self, true);
-        let ptr = self.with_everything(|| self.settled(&request))?;
+        let ptr = self.settled(&request)?;
         if tag != 0 {
             let id = self.pool.info(ptr).map_or(0, |i| i.id);
             lock(&self.created).entry(tag).or_default().insert(ptr, id);
@@ -232,7 +232,7 @@ impl Served {
     /// Allocates, and waits until no earlier work uses the memory.
     fn settled(&self, request: &Request) -> Result<u64, Error> {
         self.searching.fetch_add(1, SeqCst);
-        let made = self.pool.malloc_search(request).and_then(|ptr| match self.ledger.stream_sync(self.dev, self.own) {
+        let made = self.search(request).and_then(|ptr| match self.ledger.stream_sync(self.dev, self.own) {
             Ok(()) => Ok(ptr),
             Err(e) => self.pool.free(ptr).and(Err(e)),
         });
@@ -245,18 +245,15 @@ impl Served {
         let request =
             Request { size: bytes, stream: StreamHandle(stream), device: Some(self.dev), ..Request::default() };
         self.quarantine.poll(self, true);
-        self.with_everything(|| self.pool.malloc_search(&request))
+        self.search(&request)
     }
 
-    /// Tries, and where memory is short again once everything that could be given back has been.
-    fn with_everything(&self, attempt: impl Fn() -> Result<u64, Error>) -> Result<u64, Error> {
-        match attempt() {
-            Err(e) if e.status == Status::OutOfMemory => {
-                self.give_back();
-                attempt()
-            }
-            done => done,
-        }
+    /// Allocates; where memory is short, once everything that could be given back has been.
+    fn search(&self, request: &Request) -> Result<u64, Error> {
+        self.pool.malloc_search_or(request, || {
+            self.give_back();
+            true
+        })
     }
 
     /// Waits for the device, where no capture forbids it, and gives all free memory back.

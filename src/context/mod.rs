@@ -378,9 +378,19 @@ impl Context {
 
     /// Like [`Self::malloc`], for a request that was no hit, or may be none.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
+        self.malloc_search_or(req, || false)
+    }
+
+    /// Like [`Self::malloc_search`]; where memory is short it calls `make_room`, and searches again
+    /// if that says so. Recordings and snapshots see one request.
+    pub fn malloc_search_or(&self, req: &Request, make_room: impl Fn() -> bool) -> Result<u64> {
+        let search = || match self.search(req) {
+            Err(e) if e.status == Status::OutOfMemory && make_room() => self.search(req),
+            done => done,
+        };
         let done = match self.is_watched() {
-            false => self.search(req),
-            true => self.search_watched(req),
+            false => search(),
+            true => self.search_watched(req, search),
         };
         done.inspect_err(|e| self.failed(req, e))
     }

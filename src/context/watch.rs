@@ -256,14 +256,14 @@ impl Context {
     }
 
     /// [`Context::malloc_search`] while allocations are watched.
-    pub(super) fn search_watched(&self, req: &Request) -> Result<u64> {
+    pub(super) fn search_watched(&self, req: &Request, search: impl Fn() -> Result<u64>) -> Result<u64> {
         if self.recorder.is_inside() {
-            return self.search(req);
+            return search();
         }
         let arena = self.arena_number(req);
         let began = self.recorder.now();
         self.recorder.begin_work();
-        let done = self.search(req);
+        let done = search();
         match &done {
             Ok(ptr) => {
                 self.recorder.end_work(*ptr, self.short_device(req), began, self.recorder.now() - began);

@@ -93,6 +93,7 @@ programs! {
     simulate: C99 Cxx17;
     settings: C99 Cxx17;
     record: C99 Cxx17;
+    record_raii: Cxx17;
 }
 
 /// The program in C that links and runs as C++ too: the header gives its functions C's names there.

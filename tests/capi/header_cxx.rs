@@ -143,6 +143,20 @@ fn what_makes_no_sense_does_not_compile_and_says_why() {
     }
 }
 
+/// And nothing else is said that an older standard does not understand.
+#[test]
+fn an_older_standard_is_refused_by_name() {
+    if !have_cxx() {
+        return;
+    }
+    for (std, part) in [("-std=c++14", "gpumem.hpp"), ("-std=c++11", "gpumem.hpp"), ("-std=c++14", "gpumem/plan.hpp")] {
+        let words = compile("older", &format!("#include <{part}>\nint main() {{}}\n"), &[std]).unwrap_err();
+        let errors: Vec<&str> = words.lines().filter(|l| l.contains("error: ")).collect();
+        assert!(errors[0].contains("gpumem's C++ headers need C++17: compile with -std=c++17"), "{std}: {words}");
+        assert!(errors[1..].iter().all(|l| l.contains("needs-c++17")), "{std}: {words}");
+    }
+}
+
 /// What depends on the default stream has another name with either: parts of one program never share it.
 #[test]
 fn both_default_streams_fit_into_one_program() {

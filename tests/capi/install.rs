@@ -237,20 +237,22 @@ fn programs_build_with_find_package() {
         run_program(&build.join("in_cxx"), &prefix.join("lib"));
     }
 
-    // A version this is not is refused.
+    // A version this is not is refused, and so are components, as there are none. What is optional is not missed.
     let dir = programs("cmake-refused");
-    for version in ["0.2", "1.0", "0.1.99"] {
-        std::fs::write(dir.join("CMakeLists.txt"), CMAKE.replace("gpumem 0.1 ", &format!("gpumem {version} ")))
-            .unwrap();
-        let out = Command::new("cmake")
-            .arg("-S")
-            .arg(&dir)
-            .arg("-B")
-            .arg(dir.join(version))
-            .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()))
-            .output()
-            .unwrap();
-        assert!(!out.status.success(), "find_package(gpumem {version}) was satisfied");
+    for (asked, reason) in [
+        ("0.2 REQUIRED", Some("version: 0.1")),
+        ("1.0 REQUIRED", Some("version: 0.1")),
+        ("0.1.99 REQUIRED", Some("version: 0.1")),
+        ("0.1 REQUIRED COMPONENTS cxx", Some("gpumem has no component cxx, nor any other; leave it out")),
+        ("0.1 REQUIRED OPTIONAL_COMPONENTS cxx", None),
+    ] {
+        std::fs::write(dir.join("CMakeLists.txt"), CMAKE.replace("0.1 REQUIRED", asked)).unwrap();
+        let mut configure = Command::new("cmake");
+        configure.arg("-S").arg(&dir).arg("-B").arg(dir.join(asked));
+        let out = cc::run(configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())), LIMIT);
+        assert_eq!(out.status.success(), reason.is_none(), "find_package(gpumem {asked})");
+        let said = String::from_utf8_lossy(&out.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(reason.unwrap_or("")), "find_package(gpumem {asked}): {said}");
     }
 }
 

@@ -26,3 +26,12 @@ def test_on_a_gpu(framework, program):
     done = subprocess.run([sys.executable, str(PROGRAMS / name), *rest], capture_output=True, text=True, timeout=300,
                           env={k: v for k, v in os.environ.items() if k != "GPUMEM_BACKEND"})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_numba_that_does_not_load_is_skipped(tmp_path):
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba/__init__.py").touch()
+    (tmp_path / "numba/cuda.py").write_text("raise RuntimeError('no libcudart.so')")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", str(PROGRAMS.parent / "test_numba.py")],
+                          capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})
+    assert "numba.cuda does not load: no libcudart.so" in done.stdout and "1 skipped" in done.stdout, done.stdout

@@ -5,7 +5,7 @@
 use crate::common::{file, gpumem, refused, run, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use tempfile::{tempdir, TempDir};
 
 const TWO: &str = "id,lower,upper,size\na,0,9,60\nb,4,9,70\n";
@@ -140,4 +140,26 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
     let help = stdout(&run(gpumem().args(["plan", "--help"])));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("2 bad usage, bad input, or a result that could not be written"), "{help}");
+}
+
+/// The script beside the examples reads what the planner writes, whatever else is in it, and says what a file lacks.
+#[test]
+fn the_script_of_the_examples_checks_layouts() {
+    let dir = with_input();
+    assert_eq!(plan(&dir, &["--out", "out.csv"]).status.code(), Some(0));
+    file(&dir, "torn.csv", b"lower,upper,size,offset\n0,9,60,0\n4,9,70,sixty\n");
+    file(&dir, "wrong.csv", b"lower,upper,size,offset\n0,9,60,0\n4,9,70,50\n");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/plans/check.py");
+    for (name, code, says) in [
+        ("out.csv", 0, "out.csv: 2 buffers in 130 bytes; 130 are live at the fullest step"),
+        ("in.csv", 1, "in.csv: no column offset among id, lower, upper, size; gpumem plan --out adds offsets"),
+        ("torn.csv", 1, "torn.csv: line 3: lower, upper, size, offset are 4, 9, 70, sixty, not whole numbers"),
+        ("wrong.csv", 1, "wrong.csv: lines 2 and 3 share bytes at step 4"),
+    ] {
+        let Ok(out) = Command::new("python3").arg(script).arg(name).current_dir(dir.path()).output() else {
+            println!("skipped: python3 is not installed");
+            return;
+        };
+        assert_eq!((out.status.code(), stdout(&out) + &stderr(&out)), (Some(code), format!("{says}\n")));
+    }
 }

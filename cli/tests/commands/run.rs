@@ -1,6 +1,8 @@
 //! `gpumem run`: what the program gets, and what is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -105,8 +107,14 @@ fn what_cannot_work_is_refused_with_the_reason() {
     }
     let out = gpumem(Path::new("/nowhere/x.so"), &["true"]);
     assert!(text(&out.stderr).contains("--library"), "{}", text(&out.stderr));
-    let out = gpumem(&library, &["--limit", "lots", "true"]);
-    assert!(out.status.code() == Some(2) && text(&out.stderr).contains("GPUMEM_LIMIT"), "{}", text(&out.stderr));
+    // An option by its name, not by that of the variable that it sets.
+    let not_utf8 = OsStr::from_bytes(b"x\xff");
+    for (option, value, why) in [("--limit", "lots".as_ref(), "a size such as 16G"), ("--record", not_utf8, "UTF-8")] {
+        let out = command(&library, &[option]).arg(value).arg("true").output().unwrap();
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains(option) && said.contains(why) && !said.contains("GPUMEM_"), "{said}");
+    }
     // Those that only the library in front reads, too.
     for (name, value) in
         [("GPUMEM_FREE", "never"), ("GPUMEM_NATIVE", "x"), ("GPUMEM_STATS", "2"), ("GPUMEM_SLACK", "x")]
@@ -115,7 +123,8 @@ fn what_cannot_work_is_refused_with_the_reason() {
         assert!(out.status.code() == Some(2) && text(&out.stderr).contains(name), "{name}: {}", text(&out.stderr));
     }
     // An option is in place of the variable.
-    let out = command(&library, &["--free", "sync", "true"]).env("GPUMEM_FREE", "never").output().unwrap();
+    let mut out = command(&library, &["--free", "sync", "--limit", "50%", "true"]);
+    let out = out.env("GPUMEM_FREE", "never").env("GPUMEM_LIMIT", "lots").output().unwrap();
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
 }
 

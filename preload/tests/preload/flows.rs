@@ -261,6 +261,19 @@ fn a_recording_has_what_was_allocated() {
     assert_eq!((history.live, history.changes.len()), (0, 4));
 }
 
+/// Each is tried again once free memory has been given back; that is no second request.
+#[test]
+fn a_refused_request_is_one_failure() {
+    let file = support::scratch().join("refused.gmrec");
+    let _ = std::fs::remove_file(&file);
+    let variables = [("GPUMEM_LIMIT", "128M"), ("GPUMEM_RECORD", file.to_str().unwrap())];
+    let Some(with) = flow("proc", "limited", true, &variables) else { return };
+    with.says("cuMemAlloc(&p, 200 << 20) = 2");
+    with.says("cuMemAllocAsync(&p, 200 << 20, 0) = 2");
+    let recording = gpumem::observe::Recording::open(&file).unwrap();
+    assert_eq!(gpumem::observe::History::of(&recording).failures, 2);
+}
+
 #[test]
 fn pairs_stay_in_gpumem() {
     for free in ["marker", "sync"] {

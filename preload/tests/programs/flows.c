@@ -520,6 +520,7 @@ static void limited(void) {
     CODE(cuMemGetInfo(&f, &t));
     SAY("# free %d total %d\n", (int)(f >> 20), (int)(t >> 20));
     CODE(cuMemAlloc(&p, 200 << 20));
+    CODE(cuMemAllocAsync(&p, 200 << 20, 0));
 }
 static void peers(void) {
     handle other, pool;

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import ctypes
+import gc
 import math
 import re
+import sys
 
 from ._library import C
 
@@ -76,10 +79,7 @@ _libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
 _python = ctypes.pythonapi
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_python.PyErr_Occurred.restype, _python.PyErr_Occurred.argtypes = ctypes.c_void_p, []
 _python.PyCapsule_IsValid.restype, _python.PyCapsule_IsValid.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p]
-_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_python.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 
 PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
 
@@ -87,7 +87,7 @@ PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
 _out: dict[int, tuple[object, type]] = {}
 
 
-# Defaults, not globals: a capsule may be dropped when the interpreter has cleared this module.
+# Defaults, not globals: a tensor may be deleted when the interpreter has cleared this module.
 def _give_back(at, _out=_out, _free=_libc.free):
     if _out.pop(at, None) is not None:
         _free(at)
@@ -99,29 +99,35 @@ def _deleter(at, _give_back=_give_back):
     _give_back(at)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _destructor(capsule, _give_back=_give_back, _valid=_python.PyCapsule_IsValid, _pointer=_python.PyCapsule_GetPointer,
-                _names=(PLAIN, VERSIONED), _occurred=_python.PyErr_Occurred, _any=BaseException):
-    """Called when a capsule is dropped; one that was consumed has another name by then."""
-    # A consumer that refuses drops it with its exception set, which the first call here raises: the
-    # next ones would fail of it.
-    refusal = None
-    try:
-        _occurred()
-    except _any as why:
-        refusal = why
-    for name in _names:
-        if _valid(capsule, name):
-            _give_back(_pointer(capsule, name))
-    # ctypes cannot leave it set, and says it on stderr.
-    if refusal is not None:
-        raise refusal
+# Capsules that nobody was seen to consume: the address of the structure, the capsule's name, the
+# capsule. They have no destructor: a consumer that refuses one drops it with its exception set, and
+# Python's code cannot leave that set.
+_unused: collections.deque[tuple[int, bytes, object]] = collections.deque()
+_one = (object(),)
+_HELD_ONCE = sys.getrefcount(_one[0])
 
+
+def _give_back_dropped(*_):
+    """Gives back what was dropped without being consumed: runs with every export and collection of
+    garbage, on any thread."""
+    for _ in range(len(_unused)):
+        try:
+            entry = _unused.popleft()
+        except IndexError:  # Another thread has it.
+            return
+        if not _python.PyCapsule_IsValid(id(entry[2]), entry[1]):
+            continue  # Its consumer gives it back.
+        if sys.getrefcount(entry[2]) > _HELD_ONCE:
+            _unused.append(entry)
+        else:
+            _give_back(entry[0])
+
+
+gc.callbacks.append(_give_back_dropped)
 
 _deleter_at = ctypes.cast(_deleter, ctypes.c_void_p).value
-_destructor_at = ctypes.cast(_destructor, ctypes.c_void_p).value
-# Capsules may be dropped after this module: the code behind these addresses stays.
-for _kept in (_deleter, _destructor, _give_back, _out):
+# Tensors may be deleted after this module: the code behind this address stays.
+for _kept in (_deleter, _give_back, _out):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
 
 # A function that may be called with anything and does nothing.
@@ -131,6 +137,7 @@ _nothing_at = ctypes.cast(C.gpumem_version, ctypes.c_void_p).value
 @atexit.register
 def _let_go():
     """A tensor may be deleted when there is no interpreter any more; that must do nothing."""
+    gc.callbacks.remove(_give_back_dropped)
     for at, (_, kind) in list(_out.items()):
         kind.from_address(at).deleter = _nothing_at
 
@@ -138,6 +145,7 @@ def _let_go():
 def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version, dl_device, copy):
     """A capsule with a tensor over memory of `owner`, which it keeps alive until its consumer
     deletes it."""
+    _give_back_dropped()
     if copy:
         raise BufferError("a copy was asked for; gpumem exports views only")
     if dl_device is not None and tuple(dl_device) != tuple(own_device):
@@ -174,7 +182,9 @@ def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version
         made.major, made.minor = 1, 0
     _out[at] = owner, kind
     try:
-        return _python.PyCapsule_New(at, name, _destructor_at)
+        handed_out = _python.PyCapsule_New(at, name, None)
     except BaseException:
         _give_back(at)
         raise
+    _unused.append((at, name, handed_out))
+    return handed_out

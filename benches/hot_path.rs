@@ -1,6 +1,7 @@
-//! The hot path: a malloc and a free on one stream that find in the pool what the last free left there. Through the C
-//! ABI and through `Context`, on the host device, whose share is the question which stream it is; mimalloc's malloc and
-//! free of host memory stand beside. benches/versus_mimalloc.rs compares with it in one line.
+//! The hot path: a malloc and a free on one stream that find in the pool what the last free left
+//! there. Through the C ABI and through `Context`, on the host device, whose share is the question
+//! which stream it is; mimalloc's malloc and free of host memory stand beside.
+//! benches/versus_mimalloc.rs compares with it in one line.
 
 use criterion::{BenchmarkId, Criterion};
 use std::time::Duration;
@@ -20,7 +21,8 @@ fn main() {
     criterion.final_summary();
 }
 
-/// With two blocks of the size live, so that no candidate gives an empty slab or page back at every free.
+/// With two blocks of the size live, so that no candidate gives an empty slab or page back at every
+/// free.
 fn by_size(criterion: &mut Criterion, c_abi: &CFace) {
     let own = OwnContext::new();
     let mut group = criterion.benchmark_group("hot pair");

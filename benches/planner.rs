@@ -1,16 +1,19 @@
-//! The planner, measured: `cargo bench -p gpumem-bench --bench planner -- [--limit S] [--orders N] [--threads N] [--fast]
-//! [--set NAME:COUNT] [FILE.csv] ...`; or `-- --table FOLDER`, which makes the tables of docs/benchmarks.md: every CSV
-//! file in the folder, those with a name of one letter in ten orders, and generated sets with three limits; or
-//! `-- --rows CLASS,CLASS`, the rows of some of those sets.
+//! The planner, measured: `cargo bench -p gpumem-bench --bench planner -- [--limit S] [--orders N]
+//! [--threads N] [--fast] [--set NAME:COUNT] [FILE.csv] ...`; or `-- --table FOLDER`, which makes
+//! the tables of docs/benchmarks.md: every CSV file in the folder, those with a name of one letter
+//! in ten orders, and generated sets with three limits; or `-- --rows CLASS,CLASS`, the rows of
+//! some of those sets.
 //!
-//! Solves each file (columns id, lower, upper, size, and further ones that `gpumem plan` knows are ignored) and each
-//! generated set, checks the layout with `verify`, and prints one line of tab-separated columns. With `--orders N` each
-//! problem is solved in N orders of its buffers, the first as given. Seconds are processor time of all threads while
-//! solving; memory is the largest resident set while solving less what was resident before.
+//! Solves each file (columns id, lower, upper, size, and further ones that `gpumem plan` knows are
+//! ignored) and each generated set, checks the layout with `verify`, and prints one line of
+//! tab-separated columns. With `--orders N` each problem is solved in N orders of its buffers, the
+//! first as given. Seconds are processor time of all threads while solving; memory is the largest
+//! resident set while solving less what was resident before.
 //!
-//! Sets: `uniform`, `wide`, `ladder`, `training`, `random`, `guillotine`. `--aligned` gives every buffer an alignment
-//! of 64 to 4,096; `--fixed P` solves once, quickly, and then again with P in 1,000 of the buffers fixed where they came
-//! to lie; with `--fixed-well` the first layout is as good as the planner can make it, so that the second can be, too.
+//! Sets: `uniform`, `wide`, `ladder`, `training`, `random`, `guillotine`. `--aligned` gives every
+//! buffer an alignment of 64 to 4,096; `--fixed P` solves once, quickly, and then again with P in
+//! 1,000 of the buffers fixed where they came to lie; with `--fixed-well` the first layout is as
+//! good as the planner can make it, so that the second can be, too.
 #![allow(dead_code, missing_docs)]
 
 #[path = "../tests/plan/plan_support/generate/mod.rs"]

@@ -1,4 +1,5 @@
-//! The parts of the pool that need no driver, each alone: `cargo bench -p gpumem-bench --bench pure_parts --features internals`.
+//! The parts of the pool that need no driver, each alone: `cargo bench -p gpumem-bench --bench
+//! pure_parts --features internals`.
 
 use criterion::Criterion;
 use gpumem::pool::bench_internals::parts;

@@ -1,4 +1,5 @@
-//! What the benchmarks share: gpumem on the host device, through its Rust and its C face, and mimalloc beside them.
+//! What the benchmarks share: gpumem on the host device, through its Rust and its C face, and
+//! mimalloc beside them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use gpumem::base::size::GIB;
@@ -89,8 +90,8 @@ impl CFace {
     }
 }
 
-/// mimalloc's allocation and free of host memory through the crate's allocator type. Called by name: the benchmark's own
-/// allocations do not go through it.
+/// mimalloc's allocation and free of host memory through the crate's allocator type. Called by
+/// name: the benchmark's own allocations do not go through it.
 pub fn mimalloc_alloc(size: usize) -> *mut u8 {
     // SAFETY: the benchmarks' sizes are not 0.
     unsafe { MiMalloc.alloc(layout(size)) }
@@ -107,7 +108,8 @@ pub fn mimalloc_pair(size: usize) {
     }
 }
 
-/// The same through mimalloc's C functions, a shorter way in than that of the allocator type, which hands on an alignment.
+/// The same through mimalloc's C functions, a shorter way in than that of the allocator type, which
+/// hands on an alignment.
 #[inline]
 pub fn mi_malloc_pair(size: usize) {
     // SAFETY: the pointer freed is the one that was handed out.

@@ -1,8 +1,10 @@
-//! The hot pair beside mimalloc's: malloc and free of 4 KiB that the last free left behind, with nothing else live and
-//! with other blocks of the size live, which spares mimalloc the retiring of an empty page at every free.
+//! The hot pair beside mimalloc's: malloc and free of 4 KiB that the last free left behind, with
+//! nothing else live and with other blocks of the size live, which spares mimalloc the retiring of
+//! an empty page at every free.
 //!
-//! Plain loops instead of criterion's: rounds of all candidates alternate, and the best round of each counts, so that
-//! what else the machine does falls on all alike or on none. Nanoseconds a pair (one malloc and one free).
+//! Plain loops instead of criterion's: rounds of all candidates alternate, and the best round of
+//! each counts, so that what else the machine does falls on all alike or on none. Nanoseconds a
+//! pair (one malloc and one free).
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +13,8 @@ use support::{mi_malloc_pair, mimalloc_alloc, mimalloc_pair, CFace, OwnContext};
 const SIZE: usize = 4096;
 
 fn main() {
-    // `cargo bench` says so; anything else, such as `cargo test --benches`, only wants to see it run.
+    // `cargo bench` says so; anything else, such as `cargo test --benches`, only wants to see it
+    // run.
     let measuring = std::env::args().any(|a| a == "--bench");
     let (rounds, pairs) = if measuring { (200, 20_000) } else { (2, 100) };
     let (c_abi, own) = (CFace::new(), OwnContext::new());

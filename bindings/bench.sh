@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a pair of an allocation and a free of 4 KiB costs from C and from Julia: `make bench-julia`. Nanoseconds, the least of 7 runs of
-# 1,000,000 pairs each.
+# What a pair of an allocation and a free of 4 KiB costs from C and from Julia: `make bench-julia`.
+# Nanoseconds, the least of 7 runs of 1,000,000 pairs each.
 set -eu
 cd "$(dirname "$0")/.."
 out=$(mktemp -d)

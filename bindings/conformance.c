@@ -1,7 +1,9 @@
 /*
- * The behaviours of bindings/CONFORMANCE.md in C, each a function of that name. tests/capi/bindings.rs runs it.
+ * The behaviours of bindings/CONFORMANCE.md in C, each a function of that name.
+ * tests/capi/bindings.rs runs it.
  *
- * A runtime's object stands here as what a binding makes of it: a pointer and a number, freed by both.
+ * A runtime's object stands here as what a binding makes of it: a pointer and a number, freed by
+ * both.
  */
 #include "../c_tests/harness.h"
 

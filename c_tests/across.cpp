@@ -1,5 +1,6 @@
-// Which device's a default stream is, for every function that takes a stream, on a simulated host device: what is ordered
-// on the wrong stream races there. tests/context/streams_across.rs has those that take memory beside it.
+// Which device's a default stream is, for every function that takes a stream, on a simulated host
+// device: what is ordered on the wrong stream races there. tests/context/streams_across.rs has
+// those that take memory beside it.
 #include "harness.h"
 #include "throws.hpp"
 #include <gpumem.hpp>
@@ -29,7 +30,8 @@ static uint64_t reports() {
     return n;
 }
 
-// Memory that device 1's default stream is still busy with is not usable on other streams before that is waited for.
+// Memory that device 1's default stream is still busy with is not usable on other streams before
+// that is waited for.
 static void a_resource_waits_for_the_default_stream_of_its_device() {
     gpumem::memory_resource mr(1);
     OK(gpumem_device_set(1));
@@ -52,7 +54,8 @@ static void a_resource_waits_for_the_default_stream_of_its_device() {
     }
 }
 
-// Memory of device 1 that its default stream is still busy with goes back, whatever device is current, on whatever thread.
+// Memory of device 1 that its default stream is still busy with goes back, whatever device is
+// current, on whatever thread.
 static void what_owns_memory_knows_its_default_stream() {
     for (int how = 0; how < 4; how++) {
         for (int round = 0; round < (is_slow() ? 2 : 20); round++) {
@@ -133,7 +136,8 @@ static int device_of(const void *p) {
     return info.device;
 }
 
-// Writes on a stream of its own, which is ordered after nothing but what is said here: whether that raced.
+// Writes on a stream of its own, which is ordered after nothing but what is said here: whether that
+// raced.
 static bool races_with(void *p, gpumem_stream s) {
     uint64_t before = 0;
     OK(gpumem_sim_reports_get(&before));
@@ -141,7 +145,8 @@ static bool races_with(void *p, gpumem_stream s) {
     return reports() > before;
 }
 
-// Every function that allocates on a stream: NULL is of the current device, or of the one that is named.
+// Every function that allocates on a stream: NULL is of the current device, or of the one that is
+// named.
 static void memory_comes_from_the_current_or_the_named_device() {
     gpumem_plan plan;
     OK(gpumem_plan_create(nullptr, &plan));
@@ -201,8 +206,8 @@ static void memory_comes_from_the_current_or_the_named_device() {
     OK(gpumem_plan_destroy(plan));
 }
 
-// Every function that waits for a stream, or puts work on it: NULL is the current device's, so the other one's is not
-// waited for. Last of the tests, as it makes mistakes.
+// Every function that waits for a stream, or puts work on it: NULL is the current device's, so the
+// other one's is not waited for. Last of the tests, as it makes mistakes.
 static void waits_are_for_the_current_devices_default_stream() {
     OK(gpumem_device_set(1));
     gpumem_stream other = must_stream();
@@ -211,7 +216,8 @@ static void waits_are_for_the_current_devices_default_stream() {
     OK(gpumem_stream_sync(other));
     for (gpumem_stream s : {(gpumem_stream) nullptr, GPUMEM_STREAM_PER_THREAD}) {
         for (int here = 0; here < 2; here++) {
-            // Device 1's default stream writes; then a stream waits, or the host, for that of the current device.
+            // Device 1's default stream writes; then a stream waits, or the host, for that of the
+            // current device.
             for (int way = 0; way < 3; way++) {
                 OK(gpumem_device_set(1));
                 OK(gpumem_memset_async(p, 1, BYTES, s));

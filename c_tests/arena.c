@@ -92,7 +92,8 @@ static void an_exit_frees_all_but_what_is_kept(void) {
     nothing_left();
 }
 
-/* 64 buffers that nobody releases, in four nested arenas, four times: one is kept through all of them. */
+/* 64 buffers that nobody releases, in four nested arenas, four times: one is kept through all of
+ * them. */
 static void never_released_buffers_in_nested_rounds(void) {
     gpumem_stream s = must_stream();
     void *kept[4];

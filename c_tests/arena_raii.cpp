@@ -1,4 +1,5 @@
-// gpumem.hpp's arenas: scopes that end with their allocations, by exit, by exception, by being forgotten.
+// gpumem.hpp's arenas: scopes that end with their allocations, by exit, by exception, by being
+// forgotten.
 #include "harness.h"
 #include <gpumem.hpp>
 #include <thread>

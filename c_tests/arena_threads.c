@@ -186,10 +186,10 @@ static void eight_threads_in_one_arena(void) {
 }
 
 /*
- * Finalizers race the exit: the main thread allocates in an arena and publishes pointers and ids; two threads free what
- * is published by id, and the main thread exits somewhere in the middle of that. Every allocation is freed exactly once,
- * by whoever is first; the rest of the frees are late. Meanwhile another thread allocates and frees on the same stream,
- * so addresses come again.
+ * Finalizers race the exit: the main thread allocates in an arena and publishes pointers and ids;
+ * two threads free what is published by id, and the main thread exits somewhere in the middle of
+ * that. Every allocation is freed exactly once, by whoever is first; the rest of the frees are
+ * late. Meanwhile another thread allocates and frees on the same stream, so addresses come again.
  */
 enum { MOST = 100000, FINALIZERS = 2 };
 static int batch; /* allocations of one arena */
@@ -216,7 +216,8 @@ static void *finalizer(void *arg) {
     for (;;) {
         pthread_barrier_wait(&start_line);
         if (over) return NULL;
-        /* Both free all: so they race each other as well. The first quarter races the allocating, the last is late. */
+        /* Both free all: so they race each other as well. The first quarter races the
+         * allocating, the last is late. */
         for (i = 0; i < batch; i++) {
             int k = i ^ other_order;
             if (i == batch / 4 * 3) wait_for(&exited, 1);

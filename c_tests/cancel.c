@@ -1,4 +1,5 @@
-/* A thread that is cancelled inside gpumem leaves it as any other does: the call is done, and the thread ends after it. */
+/* A thread that is cancelled inside gpumem leaves it as any other does: the call is done, and
+ * the thread ends after it. */
 #include "harness.h"
 #include <pthread.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-/* Captures: memory for graphs, its references, layouts from recorded runs, and everything that is not allowed. */
+/* Captures: memory for graphs, its references, layouts from recorded runs, and everything that
+ * is not allowed. */
 #include "harness.h"
 
 static gpumem_capture_stats stats_of(gpumem_capture c) {

@@ -1,12 +1,14 @@
-/* Late uses of what arenas have freed are found: with a planted one, with none, and with the detector off. */
+/* Late uses of what arenas have freed are found: with a planted one, with none, and with the
+ * detector off. */
 #include "harness.h"
 #include <signal.h>
 
-/* ---- running a piece of a program with settings of its own --------------------------------------------------------- */
+/* ---- running a piece of a program with settings of its own ----------------------------------- */
 
 static char said[1 << 16]; /* what the last child wrote to stderr */
 
-/* Runs work in a child that starts gpumem with these settings; gives its exit code as exit_code does. */
+/* Runs work in a child that starts gpumem with these settings; gives its exit code as exit_code
+ * does. */
 static int with(const char *debug, const char *quarantine, void (*work)(void)) {
     int pipes[2];
     size_t have = 0;
@@ -42,7 +44,7 @@ static int child_said(const char *part) { return strstr(said, part) != NULL; }
         }                                                                                                              \
     } while (0)
 
-/* ---- the planted use, and the valid one ----------------------------------------------------------------------------- */
+/* ---- the planted use, and the valid one ------------------------------------------------------ */
 
 static gpumem_stream s;
 static void *stale, *kept;
@@ -195,7 +197,7 @@ static void off_the_planted_use_runs_clean(void) {
     CHECK(!child_said("use-after"));
 }
 
-/* ---- poison --------------------------------------------------------------------------------------------------------- */
+/* ---- poison ---------------------------------------------------------------------------------- */
 
 static void stale_write(void) {
     step();
@@ -220,7 +222,8 @@ static void a_stale_write(void) {
     end();
 }
 
-/* What is kept of ended arenas: less than the steps of many_steps free, which are fewer where everything is slow. */
+/* What is kept of ended arenas: less than the steps of many_steps free, which are fewer where
+ * everything is slow. */
 static const char *some_of_it(void) { return is_slow() ? "1M" : "8M"; }
 
 static void many_steps(void) {
@@ -273,7 +276,7 @@ static void a_clean_run_with_poison_is_clean_and_bounded(void) {
     RUNS_CLEAN("poison,abort", NULL, short_of_memory);
 }
 
-/* ---- unmap ---------------------------------------------------------------------------------------------------------- */
+/* ---- unmap ----------------------------------------------------------------------------------- */
 
 static void stale_memset(void) {
     void *p;
@@ -347,7 +350,7 @@ static void unmapped_memory_is_given_back_and_its_addresses_in_the_end(void) {
     RUNS_CLEAN("unmap", "0", valid_promotion);
 }
 
-/* ---- odd places ----------------------------------------------------------------------------------------------------- */
+/* ---- odd places ------------------------------------------------------------------------------ */
 
 static void in_a_fork(void) {
     pid_t child;
@@ -372,11 +375,11 @@ static void before_the_start(void) {
 static void a_forked_child_is_told(void) { RUNS_CLEAN("poison", NULL, in_a_fork); }
 static void before_the_start_there_is_nothing_to_find(void) { RUNS_CLEAN("1", NULL, before_the_start); }
 
-/* ---- several in one process ----------------------------------------------------------------------------------------- */
+/* ---- several in one process ------------------------------------------------------------------ */
 
 /*
- * Where everything is slow, most of it is the start of a process. So there what has the same settings shares one, and
- * each first asserts what only a fresh process has.
+ * Where everything is slow, most of it is the start of a process. So there what has the same
+ * settings shares one, and each first asserts what only a fresh process has.
  */
 
 static void all_with_check(void) {

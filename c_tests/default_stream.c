@@ -1,11 +1,13 @@
-/* In a file that is compiled with CUDA's per-thread default stream GPUMEM_STREAM_DEFAULT is each thread's own. */
+/* In a file that is compiled with CUDA's per-thread default stream GPUMEM_STREAM_DEFAULT is each
+ * thread's own. */
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM
 #include "harness.h"
 #include <pthread.h>
 
 enum { BYTES = 100000 };
 
-/* Another thread's default stream works while this thread's is captured: work on the captured one would not run. */
+/* Another thread's default stream works while this thread's is captured: work on the captured
+ * one would not run. */
 static void *on_its_own(void *arg) {
     void *p = must_malloc_async(BYTES, GPUMEM_STREAM_DEFAULT);
     (void)arg;

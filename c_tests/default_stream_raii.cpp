@@ -1,4 +1,5 @@
-// gpumem.hpp in a file that is compiled with CUDA's per-thread default stream: stream 0 is each thread's own.
+// gpumem.hpp in a file that is compiled with CUDA's per-thread default stream: stream 0 is each
+// thread's own.
 #define __CUDA_API_PER_THREAD_DEFAULT_STREAM
 #include "harness.h"
 #include <gpumem.hpp>
@@ -16,8 +17,8 @@ static void stream_0_is_the_threads_own() {
     CHECK(gpumem::allocator<char>(nullptr).get_stream() == gpumem::stream_ref());
 }
 
-// Whatever is made on stream 0 here can be used on another thread's stream 0 only behind it: what this thread
-// frees while its own stream is held up by a capture is not that thread's to have.
+// Whatever is made on stream 0 here can be used on another thread's stream 0 only behind it: what
+// this thread frees while its own stream is held up by a capture is not that thread's to have.
 static void two_threads_have_two() {
     const gpumem::stream_ref mine;
     gpumem::async_buffer<char> a(BYTES);

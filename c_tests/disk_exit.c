@@ -1,4 +1,5 @@
-/* A process that exits removes the files of what it had moved to a disk; what a killed one leaves, the next one removes. */
+/* A process that exits removes the files of what it had moved to a disk; what a killed one
+ * leaves, the next one removes. */
 #include "evict.h"
 #include <pthread.h>
 #include <signal.h>
@@ -112,7 +113,8 @@ static void a_forked_child_leaves_the_files_alone(void) {
 static void an_exit_while_something_moves_is_clean(void) {
     int i;
     for (i = 0; i < rounds(5); i++) CHECK(exit_code(leave(BY_EXIT_WHILE_MOVING)) == 0);
-    /* Whatever was made at the last moment goes with the next, which is that of the next test where all is slow. */
+    /* Whatever was made at the last moment goes with the next, which is that of the next test
+     * where all is slow. */
     if (is_slow()) return;
     CHECK(exit_code(leave(BY_EXIT)) == 0);
     CHECK(is_empty());

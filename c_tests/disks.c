@@ -99,7 +99,8 @@ static void holds_on_disk(uint32_t id, uint64_t bytes) {
     }
 }
 
-/* From one folder to another, alone and by the tag; what is as far away as it is to go, or farther, stays. */
+/* From one folder to another, alone and by the tag; what is as far away as it is to go, or
+ * farther, stays. */
 static void data_moves_between_folders(void) {
     enum { BYTES = 1300000, TAG = 7 };
     gpumem_malloc_options options;

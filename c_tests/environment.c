@@ -1,4 +1,5 @@
-/* A setting that does not parse is an error that names it, from every call, and nothing is stuck afterwards. */
+/* A setting that does not parse is an error that names it, from every call, and nothing is stuck
+ * afterwards. */
 #include "harness.h"
 
 static const struct {

@@ -1,4 +1,5 @@
-/* Memory that leaves its device and comes back to its addresses: from the host and a disk, by tag, by hold, by itself. */
+/* Memory that leaves its device and comes back to its addresses: from the host and a disk, by
+ * tag, by hold, by itself. */
 #include "evict.h"
 
 #include <sched.h>
@@ -162,7 +163,8 @@ static void captured_streams_keep_what_they_use(void) {
     everything_is_free();
 }
 
-/* In modes that forbid waiting for streams too: moves of what no captured stream uses succeed, and harm no capture. */
+/* In modes that forbid waiting for streams too: moves of what no captured stream uses succeed,
+ * and harm no capture. */
 static void moves_leave_captures_whole(void) {
     gpumem_stream s = must_stream(), captured = must_stream();
     const int32_t modes[] = {GPUMEM_SIM_CAPTURE_GLOBAL, GPUMEM_SIM_CAPTURE_THREAD_LOCAL};

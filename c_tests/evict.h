@@ -1,4 +1,5 @@
-/* Evictable memory, for the tests of moving it: made, found, and nothing left of it. Each program has a mount of its own. */
+/* Evictable memory, for the tests of moving it: made, found, and nothing left of it. Each
+ * program has a mount of its own. */
 #ifndef EVICT_H
 #define EVICT_H
 

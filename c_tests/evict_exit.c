@@ -1,6 +1,6 @@
 /*
- * The end of the process: once exit handlers run, the thread that moves memory by itself makes no driver call, whatever there
- * is to be moved; calls of the program's own go on.
+ * The end of the process: once exit handlers run, the thread that moves memory by itself makes no
+ * driver call, whatever there is to be moved; calls of the program's own go on.
  */
 #include "evict.h"
 
@@ -44,8 +44,8 @@ static uint64_t driver_calls(void) {
     return sum;
 }
 
-/* From now on all of it may be moved by itself, and the space is too full. 0 when the driver has ended before: CUDA's exit
-   handler may come before the one below, and the host device has none. */
+/* From now on all of it may be moved by itself, and the space is too full. 0 when the driver has
+ * ended before: CUDA's exit handler may come before the one below, and the host device has none. */
 static int let_go(void) {
     int i;
     for (i = 0; i < ITEMS; i++) {
@@ -82,7 +82,8 @@ static void last_of_all(void) {
     clean_up();
 }
 
-/* A child that leaves: with nothing to be moved before the last handler, or while so much is being moved. */
+/* A child that leaves: with nothing to be moved before the last handler, or while so much is
+ * being moved. */
 static void leave(int moving, long after_ms) {
     pid_t child = fork();
     CHECK(child >= 0);

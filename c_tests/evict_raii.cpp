@@ -1,4 +1,5 @@
-// gpumem.hpp's evictable buffers, holds and moves: scopes end holds, and exceptions pass through a progress.
+// gpumem.hpp's evictable buffers, holds and moves: scopes end holds, and exceptions pass through a
+// progress.
 #include "harness.h"
 #include "throws.hpp"
 #include <atomic>

@@ -1,4 +1,5 @@
-/* Leaving with memory live, work in flight and threads running is clean; so are calls from exit handlers. */
+/* Leaving with memory live, work in flight and threads running is clean; so are calls from exit
+ * handlers. */
 #include "harness.h"
 #include <pthread.h>
 

@@ -48,7 +48,8 @@ static void a_child_is_refused_and_the_parent_goes_on(void) {
     nothing_left();
 }
 
-/* The end of a child that has lost its other threads: valgrind would count what those had as lost, but not of another program. */
+/* The end of a child that has lost its other threads: valgrind would count what those had as
+ * lost, but not of another program. */
 static void end_well(void) {
     execlp("true", "true", (char *)NULL);
     _exit(1);
@@ -59,8 +60,8 @@ static void *starts(void *unused) {
     return unused;
 }
 
-/* A child that is forked while another thread starts gpumem is told so, or may use it: it does not wait for that thread, which
-   it does not have. Each try is a process of its own. */
+/* A child that is forked while another thread starts gpumem is told so, or may use it: it does not
+ * wait for that thread, which it does not have. Each try is a process of its own. */
 static void a_child_forked_during_the_start_does_not_wait(void) {
     long delay;
     for (delay = 0; delay < 600; delay += is_slow() ? 200 : 30) {

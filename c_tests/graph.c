@@ -152,8 +152,8 @@ static void bad_input_is_refused(void) {
     nothing_left();
 }
 
-/* A stream that gets the handle of a destroyed one makes the pool ask what has become of that one's memory: not while a
-   capture that was begun here is in progress, which asking would spoil. */
+/* A stream that gets the handle of a destroyed one makes the pool ask what has become of that one's
+ * memory: not while a capture that was begun here is in progress, which asking would spoil. */
 static void requests_do_not_spoil_a_capture(void) {
     enum { BYTES = 100000 };
     int m;

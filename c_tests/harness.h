@@ -1,8 +1,9 @@
 /*
- * A small harness for tests in C: one program per file, a line per test, the first failure ends the program.
+ * A small harness for tests in C: one program per file, a line per test, the first failure ends the
+ * program.
  *
- * Everything goes through gpumem's own helpers, so the same programs run on a GPU and on the host device; device
- * memory is never touched by the host. The sources compile as C99 and as C++17.
+ * Everything goes through gpumem's own helpers, so the same programs run on a GPU and on the host
+ * device; device memory is never touched by the host. The sources compile as C99 and as C++17.
  */
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -54,7 +55,8 @@ static inline void harness_status(const char *file, int line, const char *call, 
         fflush(stdout);                                                                                                \
     } while (0)
 
-/* Whether it runs many times slower than otherwise: under valgrind or AddressSanitizer, which get small processes. */
+/* Whether it runs many times slower than otherwise: under valgrind or AddressSanitizer, which
+ * get small processes. */
 static inline int is_slow(void) { return getenv("GPUMEM_VA_SIZE") != NULL; }
 
 /* How often a loop of so many rounds goes round: less often where that is slow. */
@@ -69,7 +71,8 @@ static inline int error_says(const char *part) {
     return strstr(text, part) != NULL;
 }
 
-/* Patterns repeat after a prime number of bytes, so that no multiple of a page or block looks like another. */
+/* Patterns repeat after a prime number of bytes, so that no multiple of a page or block looks
+ * like another. */
 enum { PATTERN_BYTES = 16381 };
 static unsigned char pattern_twice[2 * PATTERN_BYTES];
 

@@ -1,4 +1,5 @@
-/* Pinned host memory: one piece by its pointer, many by a handle, its nodes, limits and reservations. */
+/* Pinned host memory: one piece by its pointer, many by a handle, its nodes, limits and
+ * reservations. */
 #include "host.h"
 
 /* What one piece is counted with. */

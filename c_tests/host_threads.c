@@ -8,7 +8,8 @@ static unsigned char *shelf[SHELF];
 static size_t shelf_bytes[SHELF];
 static int freed_once;
 
-/* Takes what some thread has put on a shelf, looks at it, frees it, and puts something of its own there. */
+/* Takes what some thread has put on a shelf, looks at it, frees it, and puts something of its
+ * own there. */
 static void *exchange(void *arg) {
     uint32_t state = (uint32_t)(size_t)arg * 2654435761u + 1;
     int i;

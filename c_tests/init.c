@@ -155,8 +155,8 @@ static void with_those_of_the_environment(void) {
     OK(gpumem_host_free(pinned));
 }
 
-/* An allocation that may be moved by itself, in a space that is too full with it: whether the thread moves it in so many
-   milliseconds. */
+/* An allocation that may be moved by itself, in a space that is too full with it: whether the
+ * thread moves it in so many milliseconds. */
 static int is_moved_by_itself(int32_t mover, int most) {
     gpumem_context_options options;
     gpumem_malloc_options how;
@@ -184,7 +184,8 @@ static int is_moved_by_itself(int32_t mover, int most) {
     return 0;
 }
 
-/* With the thread it takes a moment; without, a wait as long as many of those finds it where it was. */
+/* With the thread it takes a moment; without, a wait as long as many of those finds it where it
+ * was. */
 static void without_a_mover(void) {
     set_other_values();
     CHECK(!is_moved_by_itself(GPUMEM_MOVER_OFF, 300));

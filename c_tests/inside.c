@@ -128,8 +128,8 @@ static uint64_t all_driver_calls(void) {
     return sum;
 }
 
-/* The only stream that this process has allocated on is the legacy one: it is always itself, so on every backend a hit
- * needs nobody's help. */
+/* The only stream that this process has allocated on is the legacy one: it is always itself, so
+ * on every backend a hit needs nobody's help. */
 static void hits_make_no_driver_call(void) {
     static const size_t sizes[] = {256, 4 * KIB, 64 * KIB, 64 * KIB + 1, MIB, 64 * MIB};
     size_t i;
@@ -180,7 +180,8 @@ static size_t anonymous(void) {
     return kib * KIB;
 }
 
-/* What gpumem knows of device memory takes little memory of the host: some bytes an object, some more a block. */
+/* What gpumem knows of device memory takes little memory of the host: some bytes an object, some
+ * more a block. */
 static void the_books_are_small(void) {
     static const struct {
         size_t bytes, each;

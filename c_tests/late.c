@@ -1,5 +1,6 @@
 /*
- * Calls from a thread's last destructors and from exit handlers, after what gpumem and the language keep of the thread is gone.
+ * Calls from a thread's last destructors and from exit handlers, after what gpumem and the language
+ * keep of the thread is gone.
  */
 #include "evict.h"
 
@@ -73,7 +74,8 @@ static void a_thread_calls_to_its_end(void) {
     item = evictable(BYTES, 0, NULL);
     OK(gpumem_memset(item, 9, BYTES));
     if (is_slow()) {
-        /* The host device's memory of so late a call stays: some bytes a thread, which valgrind counts as lost. */
+        /* The host device's memory of so late a call stays: some bytes a thread, which valgrind
+         * counts as lost. */
         everything();
         called += 1;
         return;

@@ -1,4 +1,5 @@
-/* Where threads cannot be started, what they would have done is done by the caller, with the same result. */
+/* Where threads cannot be started, what they would have done is done by the caller, with the
+ * same result. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

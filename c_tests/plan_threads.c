@@ -184,7 +184,8 @@ static void the_process_forks_while_it_is_solved(void) {
             solved(shared);
             CHECK(bytes_of(shared, 0) == 30);
             OK(gpumem_plan_destroy(shared));
-            /* What only the solving thread knew of is lost here, which a leak check at exit would not like. */
+            /* What only the solving thread knew of is lost here, which a leak check at exit
+             * would not like. */
             kill(getpid(), SIGKILL);
         }
         CHECK(exit_code(child) == 1000 + SIGKILL);
@@ -198,7 +199,8 @@ static void the_process_forks_while_it_is_solved(void) {
     }
 }
 
-/* Everyone asks, changes and solves; whatever comes out is an answer or the error that says to solve. */
+/* Everyone asks, changes and solves; whatever comes out is an answer or the error that says to
+ * solve. */
 static void *meddles(void *arg) {
     uint32_t state = (uint32_t)(size_t)arg + 5;
     int i;
@@ -247,7 +249,8 @@ static void *shares(void *arg) {
     return NULL;
 }
 
-/* Two plans that share from each other do not wait for each other, nor does one that shares from itself. */
+/* Two plans that share from each other do not wait for each other, nor does one that shares from
+ * itself. */
 static void sharing_crosswise_does_not_hang(void) {
     size_t i;
     for (i = 0; i < 2; i++) {

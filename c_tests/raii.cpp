@@ -107,7 +107,8 @@ static void the_resource_has_no_memory_for_nothing() {
     nothing_left();
 }
 
-// In a child, with two devices: whatever is current stays current, and the right device is waited for.
+// In a child, with two devices: whatever is current stays current, and the right device is waited
+// for.
 static void the_resource_of_a_device_leaves_the_current_one() {
     const pid_t child = fork();
     CHECK(child >= 0);

@@ -307,7 +307,8 @@ static void policies_that_make_no_sense_are_refused(void) {
     refused(&o, GPUMEM_ERROR_INVALID, "gpumem_reserve_policy.size");
 }
 
-/* free_user is called once, when nobody can call the callback any more; not when the call that brought it has failed. */
+/* free_user is called once, when nobody can call the callback any more; not when the call that
+ * brought it has failed. */
 static void users_are_freed_once(void) {
     gpumem_reserve_options o = want(ALL);
     gpumem_reserve_policy p;

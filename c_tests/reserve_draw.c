@@ -1,4 +1,5 @@
-/* Allocations that draw from reservations: what is attached, what does not fit, what callbacks may do. */
+/* Allocations that draw from reservations: what is attached, what does not fit, what callbacks
+ * may do. */
 #include "reserve.h"
 #include <pthread.h>
 

@@ -1,4 +1,5 @@
-// gpumem.hpp's spaces, reservations and stream pools: promises and streams that end with their scopes.
+// gpumem.hpp's spaces, reservations and stream pools: promises and streams that end with their
+// scopes.
 #include "harness.h"
 #include "throws.hpp"
 #include <set>

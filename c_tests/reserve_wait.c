@@ -186,7 +186,8 @@ static void hopeless_waits_end(void) {
     OK(gpumem_space_limit_set(space_at(GPUMEM_TIER_GPU, 0), ALL));
 }
 
-/* Two wait to grow one reservation; with what the first gets, the second asks for more than the limit. */
+/* Two wait to grow one reservation; with what the first gets, the second asks for more than the
+ * limit. */
 static void what_another_gets_can_make_a_wait_hopeless(void) {
     gpumem_reservation r = must_reserve(20 * MIB), other = must_reserve(60 * MIB);
     struct job grows[2];
@@ -209,7 +210,8 @@ static void what_another_gets_can_make_a_wait_hopeless(void) {
     OK(gpumem_reservation_release(r, NULL));
 }
 
-/* Threads reserve, grow, shrink and release at random; never is more promised than there is, and at the end nothing. */
+/* Threads reserve, grow, shrink and release at random; never is more promised than there is, and
+ * at the end nothing. */
 static uint64_t promised_by_all;
 
 static void *at_random(void *arg) {

@@ -1,11 +1,13 @@
-// RMM's 29 cases of a memory resource without RMM and without kernels: bytes are set and read by copies.
-// With CCCL's headers on the include path through cuda::mr::any_resource, else through a stand-in.
+// RMM's 29 cases of a memory resource without RMM and without kernels: bytes are set and read by
+// copies. With CCCL's headers on the include path through cuda::mr::any_resource, else through a
+// stand-in.
 #include "../gpu/rmm_cases.hpp"
 #include "harness.h"
 
 namespace {
 
-// What a device's resource is before another is set: no gpumem::memory_resource to those who compare.
+// What a device's resource is before another is set: no gpumem::memory_resource to those who
+// compare.
 struct first_resource : gpumem::memory_resource {};
 
 class host_world {

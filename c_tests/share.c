@@ -1,4 +1,5 @@
-/* Exported memory in another process: the same bytes on both sides, and each side frees for itself. */
+/* Exported memory in another process: the same bytes on both sides, and each side frees for
+ * itself. */
 #include "harness.h"
 #include <fcntl.h>
 

@@ -1,4 +1,5 @@
-/* Memory follows the order of streams: nobody sees another's bytes, and nobody waits on the host. */
+/* Memory follows the order of streams: nobody sees another's bytes, and nobody waits on the
+ * host. */
 #include "harness.h"
 
 static void one_stream_reuses_its_own_memory_in_order(void) {
@@ -9,7 +10,8 @@ static void one_stream_reuses_its_own_memory_in_order(void) {
     int i;
     memset(out, 0xff, sizeof out);
     for (i = 0; i < ROUNDS; i++) {
-        /* Freed before the work is done; the next round's memset must not be seen by this round's copy. */
+        /* Freed before the work is done; the next round's memset must not be seen by this
+         * round's copy. */
         void *p = must_malloc_async(bytes, s);
         OK(gpumem_memset_async(p, i, bytes, s));
         OK(gpumem_memcpy_async(&out[i], (char *)p + bytes - 1, 1, s));

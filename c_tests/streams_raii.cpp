@@ -1,4 +1,5 @@
-// gpumem.hpp for who has a cudaStream_t, which is a gpumem_stream: whatever takes a stream takes any stream.
+// gpumem.hpp for who has a cudaStream_t, which is a gpumem_stream: whatever takes a stream takes
+// any stream.
 #include "harness.h"
 #include <gpumem.hpp>
 #include <array>

@@ -1,4 +1,5 @@
-/* The adapters for PyTorch, called as torch calls them, in a process without torch: failures are NULL. */
+/* The adapters for PyTorch, called as torch calls them, in a process without torch: failures are
+ * NULL. */
 #include "harness.h"
 
 static void allocates_and_frees(void) {

@@ -1,4 +1,5 @@
-// The hooks for torch.cuda.graph, called as torch calls them: with its types, by value, through std::function.
+// The hooks for torch.cuda.graph, called as torch calls them: with its types, by value, through
+// std::function.
 #include "harness.h"
 #include <functional>
 #include <memory>
@@ -28,7 +29,8 @@ static void *torch_malloc(std::size_t bytes, gpumem_stream s) {
 
 // torch's order: the hook, the stream's capture, the end of that, the hook.
 static gpumem_sim_graph capture(pool_id id, gpumem_stream s, const std::function<void()> &body) {
-    // What torch's filter asks of the stream; large enough not to fit into the std::function itself.
+    // What torch's filter asks of the stream; large enough not to fit into the std::function
+    // itself.
     auto capturing = std::make_shared<bool>(false);
     const char padding[64] = {1};
     begin(0, id, [capturing, s, padding](gpumem_stream asked) { return *capturing && asked == s && padding[0] == 1; });

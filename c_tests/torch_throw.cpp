@@ -1,5 +1,5 @@
-// In a process with torch in it a failure is an exception, as torch needs. Linked against a library that is torch's
-// libc10_cuda.so in name only.
+// In a process with torch in it a failure is an exception, as torch needs. Linked against a library
+// that is torch's libc10_cuda.so in name only.
 #include "harness.h"
 #include <dlfcn.h>
 #include <stdexcept>

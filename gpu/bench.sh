@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Measures on a machine with a GPU with what gpu/stage.sh put into .gpu/: `gpumem bench`, then gpumem beside its peers on
-# the same workloads and traces (bench/peers), which ends in one table of ratios.
+# Measures on a machine with a GPU with what gpu/stage.sh put into .gpu/: `gpumem bench`, then
+# gpumem beside its peers on the same workloads and traces (bench/peers), which ends in one table of
+# ratios.
 #
-#   gpu/bench.sh [OUTPUT-FOLDER] [TRACE...]     default: .gpu/bench, and the trace of this repository
+#   gpu/bench.sh [OUTPUT-FOLDER] [TRACE...]     default: .gpu/bench, and the trace of this
+#                                               repository
 #
-# Leaves in OUTPUT-FOLDER: gpumem.txt (gpumem alone, with driver calls), tiers.txt (moves between tiers), peers.md (the table), peers.svg, peers.jsonl,
-# peers.log. Needs g++ with C++20 and CUDA's headers and runtime library; measures RMM and PyTorch where they are
-# (bench/peers/build.sh says what it lacks). Settings of bench/peers/run.sh hold. Exits with 1 when something failed.
+# Leaves in OUTPUT-FOLDER: gpumem.txt (gpumem alone, with driver calls), tiers.txt (moves between
+# tiers), peers.md (the table), peers.svg, peers.jsonl, peers.log. Needs g++ with C++20 and CUDA's
+# headers and runtime library; measures RMM and PyTorch where they are (bench/peers/build.sh says
+# what it lacks). Settings of bench/peers/run.sh hold. Exits with 1 when something failed.
 set -uo pipefail
 out="${1:-}"
 if [ $# -gt 0 ]; then shift; fi

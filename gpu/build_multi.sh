@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the programs of gpu/multi/ against .gpu/: gpu/build_multi.sh [FOLDER=.gpu/bin] [PROGRAM...]
 #
-# Programs that were built from the same source stay. NCCL's header is looked for in NCCL_HOME, beside the Python packages (nvidia/nccl, as PyTorch
-# brings it), and where the system has it; without it nccl_collectives is left out. PYTHON=python3 NVCC=nvcc ARCH=sm_90: see
+# Programs that were built from the same source stay. NCCL's header is looked for in NCCL_HOME,
+# beside the Python packages (nvidia/nccl, as PyTorch brings it), and where the system has it;
+# without it nccl_collectives is left out. PYTHON=python3 NVCC=nvcc ARCH=sm_90: see
 # gpu/build_torture.sh. Ends with 1 when one does not compile, with 3 when there is no nvcc.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds gpu/rmm_conformance.cu against .gpu/ and RMM's and CCCL's headers: gpu/build_rmm.sh FOLDER [VARIANT...]
+# Builds gpu/rmm_conformance.cu against .gpu/ and RMM's and CCCL's headers: gpu/build_rmm.sh FOLDER
+# [VARIANT...]
 #
-#   rmm_conformance       through CCCL 3.2 or newer, the toolkit's or that of CCCL=FOLDER (which has cuda/std/version)
+#   rmm_conformance       through CCCL 3.2 or newer, the toolkit's or that of CCCL=FOLDER (which has
+#                         cuda/std/version)
 #   rmm_conformance_rmm   through RMM, staged with WITH_RMM=1 gpu/stage.sh, or that of RMM=FOLDER
 #
-# Without variants: those that can be built. Ends with 3, and says why in its last line, when one that was asked for, or
-# all, cannot be for lack of something.
+# Without variants: those that can be built. Ends with 3, and says why in its last line, when one
+# that was asked for, or all, cannot be for lack of something.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder="${1:?usage: gpu/build_rmm.sh FOLDER [VARIANT...]}"

@@ -1,12 +1,15 @@
 // CUDA graphs over gpumem's capture arenas on a real GPU.
 //
-//   graph_replay [replays=10000] [case ...]      cases: replay growth shared planned failures modes auto; all by default
-//   graph_replay N unprotected                   the same without an arena, to see that wrong words are found
+//   graph_replay [replays=10000] [case ...]      cases: replay growth shared planned failures modes
+//                                                auto; all by default
+//   graph_replay N unprotected                   the same without an arena, to see that wrong words
+//                                                are found
 //
-// A program of more than fifty kernels over 28 allocations, made and freed on the way, is run eagerly for some inputs,
-// then captured and launched again and again; every launch's output is compared with the eager one, word by word, by a
-// kernel. Meanwhile another thread fills, checks and frees blocks of its own on other streams, under a limit that makes
-// the pool move memory, and gives memory back. Prints one line per case and exits with 1 when one fails.
+// A program of more than fifty kernels over 28 allocations, made and freed on the way, is run
+// eagerly for some inputs, then captured and launched again and again; every launch's output is
+// compared with the eager one, word by word, by a kernel. Meanwhile another thread fills, checks
+// and frees blocks of its own on other streams, under a limit that makes the pool move memory, and
+// gives memory back. Prints one line per case and exits with 1 when one fails.
 #include "check.cuh"
 
 #include <unistd.h>
@@ -24,7 +27,7 @@ typedef unsigned long long u64;
 
 static std::string detail;
 
-// ---- kernels --------------------------------------------------------------------------------------------------------
+// ---- kernels ------------------------------------------------------------------------------------
 
 __global__ void mix(unsigned *out, size_t n, const unsigned *a, size_t na, const unsigned *b, size_t nb, unsigned salt) {
     const size_t stride = (size_t)gridDim.x * blockDim.x;
@@ -68,7 +71,7 @@ __global__ void check_set(const unsigned *p, size_t n, unsigned salt, u64 *count
 
 static const int BLOCKS = 128, THREADS = 256;
 
-// ---- the program ----------------------------------------------------------------------------------------------------
+// ---- the program --------------------------------------------------------------------------------
 
 static const size_t IO = 1 << 18;  // words of input and output
 static const int BUFFERS = 28;
@@ -89,8 +92,8 @@ static Buffer take(cudaStream_t s, size_t n) {
     return {(unsigned *)p, n};
 }
 
-// Some sixty kernels; every buffer depends on those before it, the output on all of them. `addresses` receives where the
-// buffers were.
+// Some sixty kernels; every buffer depends on those before it, the output on all of them.
+// `addresses` receives where the buffers were.
 static void program(cudaStream_t s, const unsigned *in, unsigned *out, unsigned salt, int scale, std::vector<void *> *addresses) {
     std::vector<Buffer> live;
     Buffer last = {nullptr, 0};
@@ -180,7 +183,8 @@ static gpumem_capture_stats stats_of(gpumem_capture c) {
     return s;
 }
 
-// Captures the program; without options and with `managed` false, gpumem has to notice the capture by itself.
+// Captures the program; without options and with `managed` false, gpumem has to notice the capture
+// by itself.
 static Graph capture(cudaStream_t s, Expected &e, cudaStreamCaptureMode mode, const gpumem_capture_options *opts, int scale, bool managed = true) {
     Graph g;
     if (managed) OWN(gpumem_capture_begin(handle(s), opts, &g.arena));
@@ -207,9 +211,10 @@ static Graph capture(cudaStream_t s, Expected &e, cudaStreamCaptureMode mode, co
     return g;
 }
 
-// ---- the other thread -----------------------------------------------------------------------------------------------
+// ---- the other thread ---------------------------------------------------------------------------
 
-// Fills, checks and frees blocks on streams of its own until told to stop; every so often frees all and trims.
+// Fills, checks and frees blocks on streams of its own until told to stop; every so often frees all
+// and trims.
 struct Churn {
     std::atomic<bool> stop{false};
     std::atomic<u64> blocks{0}, wrong{0}, trims{0};
@@ -223,7 +228,8 @@ struct Churn {
         CHECK(blocks > 20, "the other thread made %llu blocks only", (u64)blocks);
     }
     void run(bool trim, u64 seed) {
-        // Work of its own must not count against a capture in thread-local mode elsewhere, nor wait in one.
+        // Work of its own must not count against a capture in thread-local mode elsewhere, nor wait
+        // in one.
         cudaStream_t streams[3];
         for (cudaStream_t &s : streams) CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
         std::mt19937_64 random(seed);
@@ -260,7 +266,8 @@ struct Churn {
             }
         }
         while (!live.empty()) drop(live.size() - 1);
-        // Not a call that would end somebody's capture: an event that is waited for with this thread's mode relaxed.
+        // Not a call that would end somebody's capture: an event that is waited for with this
+        // thread's mode relaxed.
         cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
         CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
         for (cudaStream_t s : streams) CUDA(cudaStreamSynchronize(s));
@@ -274,7 +281,7 @@ struct Churn {
     }
 };
 
-// ---- cases ----------------------------------------------------------------------------------------------------------
+// ---- cases --------------------------------------------------------------------------------------
 
 static gpumem_stats pool_stats() {
     gpumem_stats s;

@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# gpumem on several GPUs: peers, NCCL, processes. Needs two or more, and what `gpu/stage.sh --multi` put into .gpu/; no Rust, no network.
+# gpumem on several GPUs: peers, NCCL, processes. Needs two or more, and what `gpu/stage.sh --multi`
+# put into .gpu/; no Rust, no network.
 #
-#   gpu/multi.sh [OUT]                   a folder for logs and figures, .gpu/logs/multi by default; the logs come as one archive
-#   STEPS="..."                          which steps run, of: build contract maps torture found export locks nccl churn bandwidth
-#                                        allocator training peers share sanitizer
+#   gpu/multi.sh [OUT]                   a folder for logs and figures, .gpu/logs/multi by default;
+#                                        the logs come as one archive
+#   STEPS="..."                          which steps run, of: build contract maps torture found
+#                                        export locks nccl churn bandwidth allocator training peers
+#                                        share sanitizer
 #   BUDGET=560                           seconds for all of them; what begins later is skipped
 #   SECONDS_TORTURE=60 SECONDS_CHURN=15
 #   TRAIN="native gpumem expandable preload gpumem native"   runs of training, in this order
 #   STRATEGIES="ddp fsdp fsdp2"  TRAIN_STEPS=30
-#   TRAIN_DDP="gpumem native native gpumem"   runs of DDP alone after them: its step is compared, and differs by a fifth from process to process
-#   PYTHON=python3                       one that has PyTorch with NCCL; CuPy is used where it is there
+#   TRAIN_DDP="gpumem native native gpumem"   runs of DDP alone after them: its step is compared,
+#                                             and differs by a fifth from process to process
+#   PYTHON=python3                       one that has PyTorch with NCCL; CuPy is used where it is
+#                                        there
 #
-# One line for each step: ok, FAILED: why, or skipped: why; figures follow. Exits with 1 when something failed. NVLink multicast stays off.
+# One line for each step: ok, FAILED: why, or skipped: why; figures follow. Exits with 1 when
+# something failed. NVLink multicast stays off.
 set -uo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 # Run from the repository, or from the copy of this script in .gpu/gpu.
@@ -45,7 +51,8 @@ why() {  # log
     if [ -z "$said" ]; then said="$(grep . "$1" 2> /dev/null | tail -n 2)"; fi
     printf '%s' "$said" | tr '\n' ' ' | cut -c1-300
 }
-# Runs a command within its limit and what is left of the budget, output to NAME.log. 125: there is no time left.
+# Runs a command within its limit and what is left of the budget, output to NAME.log. 125: there is
+# no time left.
 bounded() {  # limit, name, command...
     local limit="$1" log="$logs/$2.log" most
     shift 2
@@ -100,7 +107,7 @@ if [ $torch -ne 0 ]; then row PyTorch "skipped: $(why "$logs/python.log")"; fi
 NCCL_LIBRARY="${NCCL_LIBRARY:-$("$PYTHON" -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2> /dev/null)}"
 if [ -r "$NCCL_LIBRARY" ]; then export NCCL_LIBRARY; else unset NCCL_LIBRARY; fi
 
-# ---- the library itself ---------------------------------------------------------------------------------------------
+# ---- the library itself --------------------------------------------------------------------------
 if wanted build; then
     (cd "$here" && bounded 150 build env PYTHON="$PYTHON" gpu/build_multi.sh "$stage/bin")
     status=$?
@@ -132,9 +139,9 @@ if wanted export; then program 60 export processes; fi
 if wanted locks; then program 60 locks device_locks; fi
 unset GPUMEM_BACKEND
 
-# ---- NCCL -------------------------------------------------------------------------------------------------------------
-# NCCL's registration of graphs outlives the graph, and then names memory that is gone: the driver's own memory, whose
-# addresses are used again at once, is right only without it (docs/multi-gpu.md).
+# ---- NCCL ----------------------------------------------------------------------------------------
+# NCCL's registration of graphs outlives the graph, and then names memory that is gone: the driver's
+# own memory, whose addresses are used again at once, is right only without it (docs/multi-gpu.md).
 if wanted nccl; then
     program 60 nccl nccl_collectives check 2 cudaMalloc pool stitched single exportable
     NCCL_GRAPH_REGISTER=0 program 90 nccl.all nccl_collectives check 2
@@ -142,7 +149,7 @@ fi
 if wanted churn; then program $((SECONDS_CHURN + 40)) churn nccl_collectives churn 2 "$SECONDS_CHURN"; fi
 if wanted bandwidth; then program 60 bandwidth nccl_collectives speed 2 256; fi
 
-# ---- PyTorch ------------------------------------------------------------------------------------------------------------
+# ---- PyTorch -------------------------------------------------------------------------------------
 library="$stage/lib/libgpumem.so.0"
 if [ $torch -eq 0 ]; then
     # Built once, before several processes want it at once.
@@ -188,12 +195,13 @@ assert float(torch.ones(1000, device="cuda:1").sum()) == 1000'
     fi
 fi
 
-# ---- what takes long ------------------------------------------------------------------------------------------------------
+# ---- what takes long -----------------------------------------------------------------------------
 if wanted sanitizer; then
     if ! command -v compute-sanitizer > /dev/null 2>&1; then row sanitizer "skipped: no compute-sanitizer"
     elif [ ! -x "$stage/bin/peer_torture" ]; then row sanitizer "skipped: peer_torture is not built"
     else
-        # Too slow to stitch much, so the run itself may fail; what counts is what the sanitizer finds.
+        # Too slow to stitch much, so the run itself may fail; what counts is what the sanitizer
+        # finds.
         bounded 120 sanitizer env GPUMEM_BACKEND=cuda compute-sanitizer --tool memcheck "$stage/bin/peer_torture" 8 2 2048 3
         status=$?
         found="$(grep -h 'ERROR SUMMARY' "$logs/sanitizer.log" | tail -n 1 | sed 's/^=* *//')"

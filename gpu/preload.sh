@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# CUDA programs as they are, each with `gpumem run` and without, on a machine with a GPU and what gpu/stage.sh put into .gpu/
-# (no Rust is needed). The last lines are a table: pass, FAIL or skip, and what was seen. Exits with 1 when something failed.
+# CUDA programs as they are, each with `gpumem run` and without, on a machine with a GPU and what
+# gpu/stage.sh put into .gpu/ (no Rust is needed). The last lines are a table: pass, FAIL or skip,
+# and what was seen. Exits with 1 when something failed.
 #
 #   gpu/preload.sh [LOG-FOLDER]              logs go to .gpu/logs/preload by default
-#   STEPS="programs adversarial speed"       which steps run, of: programs adversarial speed sanitizer torch workloads cupy jax rmm cuda_python
+#   STEPS="programs adversarial speed"       which steps run, of: programs adversarial speed
+#                                            sanitizer torch workloads cupy jax rmm cuda_python
 #   BUDGET=400                               seconds for all of them; what begins later is skipped
 #   TORTURE_SECONDS=60
-#   MODES="marker sync"                      which ways of GPUMEM_FREE the adversarial programs run in
-#   WORKLOAD_SCRIPT=FILE                     workloads of PyTorch, as gpu/torch.sh takes them (WORKLOADS="lora full unet eager")
-#   PAIRS=1                                  runs of each workload both ways, in turns. A host that others use needs 5 or more:
-#                                            native's own step differs there by a fifth from one run to the next
-#   CUDA_PYTHON_TESTS=FOLDER                 cuda_bindings/tests of NVIDIA's cuda-python, of the installed version
+#   MODES="marker sync"                      which ways of GPUMEM_FREE the adversarial programs run
+#                                            in
+#   WORKLOAD_SCRIPT=FILE                     workloads of PyTorch, as gpu/torch.sh takes them
+#                                            (WORKLOADS="lora full unet eager")
+#   PAIRS=1                                  runs of each workload both ways, in turns. A host that
+#                                            others use needs 5 or more: native's own step differs
+#                                            there by a fifth from one run to the next
+#   CUDA_PYTHON_TESTS=FOLDER                 cuda_bindings/tests of NVIDIA's cuda-python, of the
+#                                            installed version
 #   PYTHON=python3   NVCC=nvcc   CUDA_HOMES="/usr/local/cuda-12.9 /usr/local/cuda-13.0"
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -34,7 +40,8 @@ row() {  # result, name, what was seen
 }
 file() { printf '%s/%s' "$logs" "$(printf '%s' "$1" | tr ' /,:' '____')"; }
 
-# Runs a command within its limit; output goes to NAME.out and NAME.err. 125: there was no time for that limit.
+# Runs a command within its limit; output goes to NAME.out and NAME.err. 125: there was no time for
+# that limit.
 bounded() {  # limit, name, command...
     local limit="$1" name="$2" most code
     shift 2
@@ -70,7 +77,7 @@ both() {  # limit, name, options of gpumem run, command...
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null
 
-# ---- building -----------------------------------------------------------------------------------------------------
+# ---- building ------------------------------------------------------------------------------------
 nvcc="$(command -v "${NVCC:-nvcc}" || true)"
 if [ -z "$nvcc" ]; then for d in "${CUDA_HOME:-}" /usr/local/cuda; do [ -n "$d" ] && [ -x "$d/bin/nvcc" ] && nvcc="$d/bin/nvcc" && break; done; fi
 jobs_of=()
@@ -120,7 +127,7 @@ for dir in "$(dirname "$(dirname "${nvcc:-/x/x}")")"/lib64 "$(dirname "$(dirname
 done
 echo "built after $SECONDS s"
 
-# ---- programs -----------------------------------------------------------------------------------------------------
+# ---- programs ------------------------------------------------------------------------------------
 if wanted programs; then
     for program in runtime_static runtime_shared runtime_ptds; do have "$program" "$program" && both 40 "$program" "" "$out/$program"; done
     have runtime_static "runtime, sync" && both 40 "runtime, sync" "--free sync" "$out/runtime_static"
@@ -144,7 +151,7 @@ P
     if awk -v m="${ms:-9}" 'BEGIN { exit !(m <= 2) }'; then row pass "ls" "$ms ms more (at most 2)"; else row FAIL "ls" "${ms:-?} ms more (at most 2)"; fi
 fi
 
-# ---- adversarial --------------------------------------------------------------------------------------------------
+# ---- adversarial ---------------------------------------------------------------------------------
 if wanted adversarial && have adversarial adversarial; then
     for mode in $MODES; do
         for what in late late_async capture reset fork; do both 30 "$what, $mode" "--free $mode" "$out/adversarial" "$what"; done
@@ -162,9 +169,10 @@ if wanted adversarial && have adversarial adversarial; then
     # The torture must be able to fail: see gpu/torture.cu, whose frees can be broken on purpose.
 fi
 
-# ---- speed --------------------------------------------------------------------------------------------------------
+# ---- speed ---------------------------------------------------------------------------------------
 if wanted speed && have speed speed; then
-    # Of five runs in turns the fastest for each row: what else the machine does only adds, half as much again in some processes.
+    # Of five runs in turns the fastest for each row: what else the machine does only adds, half as
+    # much again in some processes.
     for run in 1 2 3 4 5; do
         bounded 60 "speed native $run" "$out/speed"
         for mode in marker sync; do bounded 60 "speed $mode $run" "$gpumem" run --free "$mode" -- "$out/speed"; done
@@ -183,7 +191,7 @@ if wanted speed && have speed speed; then
     done < "$(file "speed native").out"
 fi
 
-# ---- compute-sanitizer --------------------------------------------------------------------------------------------
+# ---- compute-sanitizer ---------------------------------------------------------------------------
 if wanted sanitizer; then
     sanitizer="${SANITIZER:-$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null)}"
     if [ -z "$sanitizer" ]; then row skip memcheck "no compute-sanitizer; set SANITIZER"; else
@@ -203,7 +211,7 @@ if wanted sanitizer; then
     fi
 fi
 
-# ---- Python -------------------------------------------------------------------------------------------------------
+# ---- Python --------------------------------------------------------------------------------------
 python_has() { "$PYTHON" -c "import $1" > /dev/null 2>&1; }
 field() { "$PYTHON" -c "import json,sys; print(json.loads(open(sys.argv[1]).read().strip().splitlines()[-1])[sys.argv[2]])" "$1" "$2" 2> /dev/null; }
 if wanted cupy; then
@@ -280,7 +288,8 @@ if wanted workloads; then
                 if [ "$(left)" -le 2 ]; then row skip "workload $workload" "no time left of $BUDGET s"; else row FAIL "workload $workload" "$(why "$workload native 1") $(why "$workload torch 1")"; fi
                 continue
             fi
-            # The driver's free bytes have in them what gpumem would give back, so what was mapped is asked of gpumem.
+            # The driver's free bytes have in them what gpumem would give back, so what was mapped
+            # is asked of gpumem.
             peak="$(sed -n 's/.*peak mapped \([0-9.]* [GM]iB\).*/\1/p' "$(file "$last").err" | tail -n 1)"
             ratios="$(printf '%s' "$steps" | awk '$2 { printf "%.3f\n", $1 / $2 }' | sort -n)"
             middle="$(printf '%s\n' "$ratios" | awk '{ r[NR] = $1 } END { print NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2 }')"
@@ -290,7 +299,7 @@ if wanted workloads; then
     fi
 fi
 
-# ---- table --------------------------------------------------------------------------------------------------------
+# ---- table ---------------------------------------------------------------------------------------
 echo
 echo "== gpu/preload.sh, $SECONDS s; logs in $logs"
 cat "$table"

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# The Python package on a machine with a GPU: frameworks, statistics, speed. No network and no Rust are needed where a wheel is given.
+# The Python package on a machine with a GPU: frameworks, statistics, speed. No network and no Rust
+# are needed where a wheel is given.
 #
 #   gpu/python.sh [OUT]                  a folder for logs and figures; .gpu/logs/python by default
-#   WHEEL=FILE                           the wheel; else the one in bindings/python/dist, else one is built (pip, hatchling, cargo)
-#   STEPS="..."                          which steps run, of: doctor build snippet basics pluggable compile processes pairs sleep cupy
-#                                        numba rmm warp jax pool workloads suite
+#   WHEEL=FILE                           the wheel; else the one in bindings/python/dist, else one
+#                                        is built (pip, hatchling, cargo)
+#   STEPS="..."                          which steps run, of: doctor build snippet basics pluggable
+#                                        compile processes pairs sleep cupy numba rmm warp jax pool
+#                                        workloads suite
 #   BUDGET=560                           seconds for all of them; what begins later is skipped
-#   WORKLOAD_SCRIPT=FILE                 training workloads, called as `FILE WORKLOAD native`: prints JSON with driver_peak_gib, step_ms_median
+#   WORKLOAD_SCRIPT=FILE                 training workloads, called as `FILE WORKLOAD native`:
+#                                        prints JSON with driver_peak_gib, step_ms_median
 #   WORKLOADS="lora full unet eager"     WORKLOAD_STEPS=20
 #   SLEEP_GIB=32 SLEEP_CYCLES=6          FLAT_GIB=2 FLAT_CYCLES=100
-#   TORCH_TESTS=FOLDER                   test/ of PyTorch's repository at the installed version, for `suite`, where the machine has it
+#   TORCH_TESTS=FOLDER                   test/ of PyTorch's repository at the installed version, for
+#                                        `suite`, where the machine has it
 #   TORCH_TEST_ARGS="-k memory ..."      which of test_cuda.py, as unittest takes them
 #   PYTHON=python3
 #
@@ -43,8 +48,8 @@ left() { echo $((BUDGET - SECONDS)); }
 file() { printf '%s/%s' "$out" "$(printf '%s' "$1" | tr ' /,' '___')"; }
 why() { tail -n 4 "$(file "$1").log" 2> /dev/null | grep . | tail -n 2 | tr '\n' ' ' | cut -c1-300; }
 
-# Runs a command within its limit and what is left of the budget; its output goes to NAME.log. 125: there was no time for that
-# limit.
+# Runs a command within its limit and what is left of the budget; its output goes to NAME.log. 125:
+# there was no time for that limit.
 bounded() {  # limit, name, command...
     local limit="$1" name="$2" most code
     shift 2
@@ -70,7 +75,7 @@ step() {  # limit, name, command...
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null | tee -a "$table"
 
-# ---- installing -----------------------------------------------------------------------------------------------------
+# ---- installing ----------------------------------------------------------------------------------
 if [ -z "${WHEEL:-}" ]; then WHEEL="$(ls bindings/python/dist/*.whl 2> /dev/null | tail -n 1)"; fi
 if [ -z "$WHEEL" ]; then
     if ! bounded 400 wheel "$PYTHON" -m pip wheel --no-deps --wheel-dir "$out" ./bindings/python; then
@@ -212,7 +217,8 @@ for (workload, mode), r in runs.items():
     native = runs.get((workload, "native"))
     verdict = "    "
     if mode == "gpumem":
-        # Kernels and libraries take memory of the driver's, too, which no allocator sees: what native is off by.
+        # Kernels and libraries take memory of the driver's, too, which no allocator sees: what
+        # native is off by.
         good = abs(off[workload, mode]) <= 0.02 or (native and abs(off[workload, mode] - off[workload, "native"]) <= 0.02)
         verdict = "PASS" if good else "FAIL"
     if mode == "gpumem" and native:

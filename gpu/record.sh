@@ -1,7 +1,8 @@
 #!/bin/sh
-# On a machine with a GPU: the cost of recording on the hot pair; the slow path on Nsight Systems' timeline, where nsys is
-# installed; and where PyTorch is, a recording of it, and whether torch's own snapshot has the structure of ours. Arguments: the
-# folder of the gpumem command, and one for what is made. After gpu/stage.sh: gpu/record.sh .gpu/bin .gpu/record
+# On a machine with a GPU: the cost of recording on the hot pair; the slow path on Nsight Systems'
+# timeline, where nsys is installed; and where PyTorch is, a recording of it, and whether torch's
+# own snapshot has the structure of ours. Arguments: the folder of the gpumem command, and one for
+# what is made. After gpu/stage.sh: gpu/record.sh .gpu/bin .gpu/record
 set -eu
 bin=${1:?the folder with gpumem and libgpumem_preload.so}
 out=${2:?a folder for what is made}

@@ -1,14 +1,17 @@
-// What RMM's suite asks of every memory resource, 29 cases, asked of gpumem::memory_resource; and what it
-// does not ask: every allocation is written and read back, byte for byte, in the order of its stream, so
-// that memory which somebody else has, or gets too early, shows.
+// What RMM's suite asks of every memory resource, 29 cases, asked of gpumem::memory_resource; and
+// what it does not ask: every allocation is written and read back, byte for byte, in the order of
+// its stream, so that memory which somebody else has, or gets too early, shows.
 //
-// c_tests/rmm_cases.cpp runs the cases without CUDA, gpu/rmm_conformance.cu with kernels. Each brings a
-// World:
+// c_tests/rmm_cases.cpp runs the cases without CUDA, gpu/rmm_conformance.cu with kernels. Each
+// brings a World:
 //
-//   any                            a copyable owner of some resource: cuda::mr::any_resource, or ours below
+//   any                            a copyable owner of some resource: cuda::mr::any_resource, or
+//                                  ours below
 //   any subject()                  gpumem's
-//   set_current, reset_current, current     the resource of the current device, as RMM keeps one for each
-//   write, check                   fill bytes with a pattern in the order of a stream; count those that differ
+//   set_current, reset_current, current     the resource of the current device, as RMM keeps one
+//                                           for each
+//   write, check                   fill bytes with a pattern in the order of a stream; count those
+//                                  that differ
 //   mark                           a point of a stream that others are made to come after
 //   wrong()                        how many bytes differed, when all work is done
 //   messages                       how many allocations one thread hands to another
@@ -103,8 +106,8 @@ class any_resource {
     std::shared_ptr<face> held_;
 };
 
-// gpumem, but that every eighth allocation is freed at once and handed out all the same: the cases must
-// find out.
+// gpumem, but that every eighth allocation is freed at once and handed out all the same: the cases
+// must find out.
 class careless_resource {
   public:
     void *allocate(gpumem::stream_ref s, std::size_t bytes, std::size_t align) {
@@ -155,7 +158,8 @@ class careless_resource {
     std::shared_ptr<freed> freed_ = std::make_shared<freed>();
 };
 
-// One resource for each device, and what it was at first: what rmm::mr::set_current_device_resource sets.
+// One resource for each device, and what it was at first: what rmm::mr::set_current_device_resource
+// sets.
 template <class Any> class per_device {
   public:
     explicit per_device(Any first) : first_(std::move(first)) {}
@@ -316,7 +320,8 @@ template <class World> class cases {
         }
     }
 
-    // One thread allocates and writes on a stream; another checks and frees on a stream that comes after.
+    // One thread allocates and writes on a stream; another checks and frees on a stream that comes
+    // after.
     void across_threads(stream_ref from, stream_ref to) {
         struct sent {
             allocation a;

@@ -1,6 +1,6 @@
-// RMM's 29 cases of a memory resource (gpu/rmm_cases.hpp) on a GPU, with kernels that write and check every
-// byte. With -DWITH_RMM through RMM: its refs, its resource of each device, its exception. Otherwise through
-// CCCL's any_resource.
+// RMM's 29 cases of a memory resource (gpu/rmm_cases.hpp) on a GPU, with kernels that write and
+// check every byte. With -DWITH_RMM through RMM: its refs, its resource of each device, its
+// exception. Otherwise through CCCL's any_resource.
 //
 //   rmm_conformance [PART-OF-A-CASE'S-NAME]
 //
@@ -44,7 +44,8 @@ __global__ void check_bytes(unsigned char *p, unsigned long long bytes, unsigned
 
 namespace {
 
-// What a device's resource is before another is set: no gpumem::memory_resource to those who compare.
+// What a device's resource is before another is set: no gpumem::memory_resource to those who
+// compare.
 struct first_resource : gpumem::memory_resource {};
 
 class cuda_world {
@@ -144,7 +145,8 @@ class cuda_world {
 #endif
 };
 
-// Whether the driver lets hardware decompress into memory (RMM's HWDecompressTest); -1 where it cannot say.
+// Whether the driver lets hardware decompress into memory (RMM's HWDecompressTest); -1 where it
+// cannot say.
 int decompresses(const void *p) {
 #if CUDART_VERSION >= 12080
     using query = CUresult (*)(void *, CUpointer_attribute, CUdeviceptr);

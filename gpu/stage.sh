@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# Builds everything that gpu/test.sh, gpu/bench.sh, gpu/preload.sh and gpu/torch.sh need and puts it into .gpu/, so that a machine with a
-# GPU needs no Rust: copy the working tree there, or only gpu/, bench/ and .gpu/, and run gpu/test.sh or gpu/bench.sh.
+# Builds everything that gpu/test.sh, gpu/bench.sh, gpu/preload.sh and gpu/torch.sh need and puts it
+# into .gpu/, so that a machine with a GPU needs no Rust: copy the working tree there, or only gpu/,
+# bench/ and .gpu/, and run gpu/test.sh or gpu/bench.sh.
 #
 #   gpu/stage.sh [--dev] [--bench] [--multi] [--built]
-#                                      --dev: the library from a development build, which is quicker to make
-#                                      --bench: no tests, only what gpu/bench.sh and gpu/torch.sh need
-#                                      --multi: only what gpu/multi.sh needs, that script and its programs too: .gpu/ alone will do there
-#                                      --built: the library and the command as they are in target/ (`make build` makes them)
-#   WITH_RMM=1                         RMM too, from PyPI, for gpu/bench.sh to measure it and gpu/test.sh to use it; needs pip
+#                                      --dev: the library from a development build, which is quicker
+#                                      to make --bench: no tests, only what gpu/bench.sh and
+#                                      gpu/torch.sh need --multi: only what gpu/multi.sh needs, that
+#                                      script and its programs too: .gpu/ alone will do there
+#                                      --built: the library and the command as they are in target/
+#                                      (`make build` makes them)
+#   WITH_RMM=1                         RMM too, from PyPI, for gpu/bench.sh to measure it and
+#                                      gpu/test.sh to use it; needs pip
 #   RMM_PACKAGES="librmm-cu13 rapids-logger"    what that is, for another CUDA or version
 #
-# Needs cargo and cc; c++ and nvcc add the C++ runs of the C tests and a prebuilt torture. Both machines need the same
-# processor architecture, and the GPU machine a C library no older than this one's.
+# Needs cargo and cc; c++ and nvcc add the C++ runs of the C tests and a prebuilt torture. Both
+# machines need the same processor architecture, and the GPU machine a C library no older than this
+# one's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +27,7 @@ for argument in "$@"; do
         --bench) tests= ;;
         --multi) tests=; multi=1 ;;
         --built) built=1 ;;
-        *) sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 target="${CARGO_TARGET_DIR:-target}"
@@ -74,7 +79,8 @@ if [ -n "$multi" ]; then
     mkdir -p "$out/python"
     cp -R bindings/python/src/gpumem "$out/python/"
     find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
-    # The library is that of .gpu/lib: gpu/multi.sh says so. The headers are for the allocator that PyTorch gets.
+    # The library is that of .gpu/lib: gpu/multi.sh says so. The headers are for the allocator that
+    # PyTorch gets.
     cp -R "$out/include" "$out/python/gpumem/include"
     for name in devices reserve raii; do
         for source in c_tests/$name.c c_tests/$name.cpp; do
@@ -102,8 +108,8 @@ say "test executables"
 messages="$(mktemp)"
 trap 'rm -f "$messages"' EXIT
 cargo test -p gpumem --test driver --no-run --message-format=json > "$messages"
-# One line per executable: its target's kind and name, and where it is. The others need no GPU, and all of them together are
-# more than one wants to copy about.
+# One line per executable: its target's kind and name, and where it is. The others need no GPU, and
+# all of them together are more than one wants to copy about.
 sed -n 's/.*"target":{"kind":\["\([a-z]*\)".*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3/p' "$messages" |
 while read -r kind name path; do
     case "$kind $name" in "test driver") ;; *) continue ;; esac

@@ -2,10 +2,10 @@
 //
 //   stale_kernel
 //
-// Every case is a child process with a GPUMEM_ARENA_DEBUG of its own, and what it says on stderr is looked at: unmapped
-// memory must fault, and gpumem must name what went last; writes to poisoned memory must be found, and late reads give
-// NaN; kept memory may be used in every mode; and with the detector off nobody notices anything. Exits with 1 when a case
-// is not as it should be.
+// Every case is a child process with a GPUMEM_ARENA_DEBUG of its own, and what it says on stderr is
+// looked at: unmapped memory must fault, and gpumem must name what went last; writes to poisoned
+// memory must be found, and late reads give NaN; kept memory may be used in every mode; and with
+// the detector off nobody notices anything. Exits with 1 when a case is not as it should be.
 #include <gpumem.h>
 
 #include <cuda_runtime.h>
@@ -149,7 +149,7 @@ static void nobody_notices() {
     OK(gpumem_arena_verify());
 }
 
-// ---- running them ---------------------------------------------------------------------------------------------------
+// ---- running them -------------------------------------------------------------------------------
 
 static int failed;
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs on a machine with a GPU what gpu/stage.sh put into .gpu/: the contract suite and the device tests on CUDA, the C
-# tests on CUDA, the same under compute-sanitizer, late uses by kernels, CUDA graphs over capture arenas (with PyTorch too,
-# where there is one), RMM's cases of a memory resource, moves between tiers, and the kernel-level torture. One line per
-# step; output of failed steps is shown; exits with 1 when a step fails.
+# Runs on a machine with a GPU what gpu/stage.sh put into .gpu/: the contract suite and the device
+# tests on CUDA, the C tests on CUDA, the same under compute-sanitizer, late uses by kernels, CUDA
+# graphs over capture arenas (with PyTorch too, where there is one), RMM's cases of a memory
+# resource, moves between tiers, and the kernel-level torture. One line per step; output of failed
+# steps is shown; exits with 1 when a step fails.
 #
 #   gpu/test.sh [LOG-FOLDER]            logs go to .gpu/logs by default
 #   TORTURE_SECONDS=60                  how long the torture runs
@@ -10,7 +11,8 @@
 #   STEPS="tests c sanitizer stale graphs rmm tiers torture"   which steps run
 #   REPLAYS=10000                       launches of one graph
 #   STEP_SECONDS=600                    a step that takes longer is stopped, and has failed
-#   TIERS_DIR=.gpu/disk                 a directory on the disk that data is moved to, with 12 GiB free
+#   TIERS_DIR=.gpu/disk                 a directory on the disk that data is moved to, with 12 GiB
+#                                       free
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs="${1:-.gpu/logs}"
@@ -57,8 +59,8 @@ step "doctor" .gpu/bin/gpumem doctor
 
 if wanted tests; then
     for module in $TESTS; do
-        # Each in a process of its own.
-        # No pipe: grep -q ends at the first match, and a list that it cut short would count as a failure.
+        # Each in a process of its own. No pipe: grep -q ends at the first match, and a list that it
+        # cut short would count as a failure.
         if ! grep -q "^$module::" <<< "$(.gpu/tests/driver --list 2> /dev/null)"; then lack "$module" "no tests of that name in .gpu/tests/driver: run gpu/stage.sh"; continue; fi
         step "$module" .gpu/tests/driver "$module::" --nocapture --test-threads=1
         # A test that finds no GPU says so and passes; here that is a failure.
@@ -84,10 +86,12 @@ if wanted sanitizer; then
     if [ -z "$sanitizer" ]; then
         skip "memcheck" "no compute-sanitizer; set SANITIZER or CUDA_HOME"
     else
-        # Errors that calls return are the tests' business (some provoke them); memcheck looks at memory. What it cannot bear
-        # itself a test leaves out when GPUMEM_TEST_SANITIZER is set, and says so.
+        # Errors that calls return are the tests' business (some provoke them); memcheck looks at
+        # memory. What it cannot bear itself a test leaves out when GPUMEM_TEST_SANITIZER is set,
+        # and says so.
         for test in "${c_tests[@]+"${c_tests[@]}"}"; do
-            # What only plans, or is of the host device, makes no CUDA call, which compute-sanitizer calls an error of its own.
+            # What only plans, or is of the host device, makes no CUDA call, which compute-sanitizer
+            # calls an error of its own.
             case "$(basename "$test")" in
                 plan.* | plan_graph.* | plan_threads.* | plan_no_threads.* | simulate.* | across.*) skip "memcheck $(basename "$test")" "it makes no CUDA call"; continue ;;
             esac
@@ -127,7 +131,8 @@ if wanted graphs; then
 fi
 
 if wanted rmm; then
-    # Through CCCL, which comes with CUDA, and through RMM, where it is staged. What is prebuilt runs without either's headers.
+    # Through CCCL, which comes with CUDA, and through RMM, where it is staged. What is prebuilt
+    # runs without either's headers.
     for variant in rmm_conformance rmm_conformance_rmm; do
         program=".gpu/bin/$variant"
         if [ ! -x "$program" ] || [ gpu/rmm_conformance.cu -nt "$program" ] || [ gpu/rmm_cases.hpp -nt "$program" ]; then
@@ -166,7 +171,8 @@ if wanted torture; then
         tail -n 12 "$logs/torture.log" | sed 's/^/      | /'
         step "torture, tight, one seed more" "$torture" $(((TORTURE_SECONDS + 3) / 4)) 8 3072 2
         step "torture, settled reuse only" env GPUMEM_REUSE=settled "$torture" $(((TORTURE_SECONDS + 3) / 4)) 4 4096 3
-        # The torture must be able to fail: with frees that are not ordered after the last use it finds corruption.
+        # The torture must be able to fail: with frees that are not ordered after the last use it
+        # finds corruption.
         start=$SECONDS
         "$torture" 10 4 2048 4 break > "$logs/torture_break.log" 2>&1
         # Corruption, or a kernel that reaches memory which was unmapped under it.

@@ -1,11 +1,11 @@
 // Moving memory between the device, pinned host memory and a disk, on a real GPU.
 //
-//   tiers [DIRECTORY=.] [case ...]      cases: trips oversubscribe cycles timeline (checks), copies sleep disk (figures); all
-//                                       by default
+//   tiers [DIRECTORY=.] [case ...]      cases: trips oversubscribe cycles timeline (checks), copies
+//                                       sleep disk (figures); all by default
 //
-// DIRECTORY is on the disk to use. Prints one line per case, figures as "figure NAME VALUE UNIT", and exits with 1 when a
-// case fails. GIB=N (default 32) is how much sleeps and wakes; TRIPS_GIB=N (default 6) is about how much makes the round
-// trips.
+// DIRECTORY is on the disk to use. Prints one line per case, figures as "figure NAME VALUE UNIT",
+// and exits with 1 when a case fails. GIB=N (default 32) is how much sleeps and wakes; TRIPS_GIB=N
+// (default 6) is about how much makes the round trips.
 #include "check.cuh"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ static void figure(const std::string &name, double value, const char *unit) {
     std::fflush(stdout);
 }
 
-// ---- data -----------------------------------------------------------------------------------------------------------
+// ---- data ---------------------------------------------------------------------------------------
 
 __host__ __device__ static inline unsigned char byte_at(u64 seed, u64 i) {
     u64 x = (i >> 3) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
@@ -109,14 +109,15 @@ static u64 device_free() {
     return free;
 }
 
-// ---- cases ----------------------------------------------------------------------------------------------------------
+// ---- cases --------------------------------------------------------------------------------------
 
 struct Buffer {
     void *p;
     u64 bytes, seed;
 };
 
-// 1,000 and more allocations of 1 B to 1 GiB go down to the host, on to the disk, back to the host and to the device.
+// 1,000 and more allocations of 1 B to 1 GiB go down to the host, on to the disk, back to the host
+// and to the device.
 static void trips(const std::string &) {
     cudaStream_t s;
     CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
@@ -156,7 +157,8 @@ static void trips(const std::string &) {
     std::printf("%zu allocations, %.2f GiB\n", all.size(), (double)total / GIB);
 }
 
-// Buffers of three times the limit, used in skewed random order on two streams; every byte is checked at every use.
+// Buffers of three times the limit, used in skewed random order on two streams; every byte is
+// checked at every use.
 static void oversubscribe(const std::string &) {
     const u64 limit = 3 * GIB, each = 48 * MIB;
     const int count = (int)(3 * limit / each);
@@ -345,7 +347,7 @@ static void timeline(const std::string &) {
     CUDA(cudaStreamSynchronize(s));
 }
 
-// ---- figures --------------------------------------------------------------------------------------------------------
+// ---- figures ------------------------------------------------------------------------------------
 
 static double median(std::vector<double> v) {
     std::sort(v.begin(), v.end());
@@ -407,7 +409,8 @@ static void copies(const std::string &) {
     }
 }
 
-// A model of 32 GiB sleeps and wakes by its tag; the time of its copies alone is taken from chunks of pinned memory.
+// A model of 32 GiB sleeps and wakes by its tag; the time of its copies alone is taken from chunks
+// of pinned memory.
 static void sleep_and_wake(const std::string &) {
     const char *env = std::getenv("GIB");
     const u64 total = (env ? std::strtoull(env, nullptr, 10) : 32) * GIB;
@@ -472,10 +475,11 @@ static void sleep_and_wake(const std::string &) {
     CUDA(cudaFreeHost(pinned));
 }
 
-// Evict to the disk and restore from it, next to plain O_DIRECT writes and reads of one file, as dd makes them, at the
-// best of several block sizes, in turns.
+// Evict to the disk and restore from it, next to plain O_DIRECT writes and reads of one file, as dd
+// makes them, at the best of several block sizes, in turns.
 static void disk(const std::string &dir) {
-    // What was unlinked is given back behind everybody's back; nobody's figure is to pay for another's file.
+    // What was unlinked is given back behind everybody's back; nobody's figure is to pay for
+    // another's file.
     auto settle = [&] {
         for (u64 before = 0, same = 0; same < 6; std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
             struct statvfs now;
@@ -538,7 +542,8 @@ static void disk(const std::string &dir) {
         check(p, total, 5, s);
     }
     CHECK(wrong_bytes() == 0);
-    // The best size and not the best of many tries: a disk's figures scatter, and gpumem has one try a round.
+    // The best size and not the best of many tries: a disk's figures scatter, and gpumem has one
+    // try a round.
     auto best = [](const std::vector<double> *of) { return std::max({median(of[0]), median(of[1]), median(of[2])}); };
     const double best_out = best(plain_out), best_in = best(plain_in);
     figure("plain direct writes, best block size", best_out, "GB/s");

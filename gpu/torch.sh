@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# PyTorch workloads under four allocators: driver memory at peak and time of a step, gpumem against the others.
+# PyTorch workloads under four allocators: driver memory at peak and time of a step, gpumem against
+# the others.
 #
 #   gpu/torch.sh WORKLOAD-SCRIPT [LIBRARY]
 #
-# WORKLOAD-SCRIPT is called as `python WORKLOAD-SCRIPT WORKLOAD MODE [LIBRARY]` and prints one JSON line with workload,
-# mode, driver_peak_gib, step_ms_median and, in mode native, torch_peak_allocated_gib. LIBRARY is .gpu/lib/libgpumem.so.0
-# by default. Every run is a process of its own; runs of one workload follow each other, so that they can be compared.
+# WORKLOAD-SCRIPT is called as `python WORKLOAD-SCRIPT WORKLOAD MODE [LIBRARY]` and prints one JSON
+# line with workload, mode, driver_peak_gib, step_ms_median and, in mode native,
+# torch_peak_allocated_gib. LIBRARY is .gpu/lib/libgpumem.so.0 by default. Every run is a process of
+# its own; runs of one workload follow each other, so that they can be compared.
 #
-#   WORKLOADS="lora full unet eager"   MODES="native expandable async gpumem"   RUNS=1   PYTHON=python3
+#   WORKLOADS="lora full unet eager"   MODES="native expandable async gpumem"   RUNS=1
+#   PYTHON=python3
 #   RESULTS=.gpu/torch.jsonl           where the JSON lines go (appended; the table is of this run)
 #
 # Exits with 1 when a run fails.

@@ -2,14 +2,16 @@
 //
 //   torture [seconds=60] [threads=4] [limit MiB=6144] [seed=1] [break]
 //
-// Every block is filled by a kernel with a pattern of its owner's id, and every word of it is compared by a kernel right
-// before it is freed. Some kernels spin for a millisecond before they touch memory, so that memory handed on too early
-// is caught in the act: the old owner's late check finds the new owner's words, or its late fill destroys them.
-// Blocks are freed on their own stream, on another stream, after record_stream, in the order of the stream they came
-// from, and by another thread; streams are created, used and destroyed on the way with work pending; a limit on mapped
-// memory makes large requests stitch. Counts every wrong word, every error and every refused request; exits with 1
-// when there is any corruption or error. With `break` it frees some blocks on a stream that is not ordered after their
-// last use, which no allocator can make good: the corruption that follows must be found, or the torture is no proof.
+// Every block is filled by a kernel with a pattern of its owner's id, and every word of it is
+// compared by a kernel right before it is freed. Some kernels spin for a millisecond before they
+// touch memory, so that memory handed on too early is caught in the act: the old owner's late check
+// finds the new owner's words, or its late fill destroys them. Blocks are freed on their own
+// stream, on another stream, after record_stream, in the order of the stream they came from, and by
+// another thread; streams are created, used and destroyed on the way with work pending; a limit on
+// mapped memory makes large requests stitch. Counts every wrong word, every error and every refused
+// request; exits with 1 when there is any corruption or error. With `break` it frees some blocks on
+// a stream that is not ordered after their last use, which no allocator can make good: the
+// corruption that follows must be found, or the torture is no proof.
 #include <gpumem.h>
 
 #include <cuda_runtime.h>
@@ -32,7 +34,7 @@
 
 typedef unsigned long long u64;
 
-// ---- kernels --------------------------------------------------------------------------------------------------------
+// ---- kernels ------------------------------------------------------------------------------------
 
 struct Finding { u64 id, address, word, expected, found; };
 enum { FINDINGS = 16 };
@@ -54,8 +56,8 @@ __device__ __forceinline__ void spin(unsigned nanoseconds) {
     } while (now - start < nanoseconds);
 }
 
-// The last bytes of a size that is no multiple of 4 hold the first bytes of the next word (little-endian), so that any
-// prefix of a block is a block with the same id.
+// The last bytes of a size that is no multiple of 4 hold the first bytes of the next word
+// (little-endian), so that any prefix of a block is a block with the same id.
 __global__ void fill(unsigned char *p, size_t bytes, u64 id, unsigned delay) {
     spin(delay);
     const size_t words = bytes / 4, stride = (size_t)gridDim.x * blockDim.x;
@@ -91,7 +93,7 @@ __global__ void check(const unsigned char *p, size_t bytes, u64 id, unsigned del
     }
 }
 
-// ---- shared state ---------------------------------------------------------------------------------------------------
+// ---- shared state -------------------------------------------------------------------------------
 
 static std::atomic<bool> stop{false};
 static std::atomic<u64> errors{0}, next_id{1};
@@ -142,7 +144,7 @@ static std::mutex mailbox_mutex;
 static std::deque<Handed> mailbox;
 static std::atomic<int64_t> mailbox_bytes{0};
 
-// ---- one host thread --------------------------------------------------------------------------------------------------
+// ---- one host thread ----------------------------------------------------------------------------
 
 class Worker {
   public:
@@ -179,7 +181,8 @@ class Worker {
         return s;
     }
 
-    // Makes `later` wait for what `earlier` has been given so far. An event may be recorded again at once.
+    // Makes `later` wait for what `earlier` has been given so far. An event may be recorded again
+    // at once.
     void order(cudaStream_t later, cudaStream_t earlier) {
         if (later == earlier) return;
         cudaEvent_t e = events_[event_++ % events_.size()];
@@ -193,7 +196,8 @@ class Worker {
         return 1000000;  // 1 ms
     }
 
-    // Few blocks, so that a delayed kernel is one wave and leaves room for kernels of other streams.
+    // Few blocks, so that a delayed kernel is one wave and leaves room for kernels of other
+    // streams.
     static unsigned grid(size_t bytes) {
         size_t n = bytes / (256 * 32) + 1;
         return (unsigned)(n > 128 ? 128 : n);
@@ -218,9 +222,9 @@ class Worker {
         }
     }
 
-    // Allocates or is refused. What other threads have freed and the device has not passed may be in the way, so the
-    // device is waited for and the request repeated; a refusal after that is a fault when less than a quarter of the
-    // limit is live, and a fact to report otherwise.
+    // Allocates or is refused. What other threads have freed and the device has not passed may be
+    // in the way, so the device is waited for and the request repeated; a refusal after that is a
+    // fault when less than a quarter of the limit is live, and a fact to report otherwise.
     bool allocate(size_t bytes, cudaStream_t s, void **out) {
         gpumem_status status = gpumem_malloc_async(bytes, s, out);
         for (int i = 0; i < 3 && status == GPUMEM_ERROR_OUT_OF_MEMORY; i++) {
@@ -388,7 +392,8 @@ class Worker {
         n_realloc++;
     }
 
-    // A stream that lives for a moment: memory freed on it while its kernels still run, memory that outlives it.
+    // A stream that lives for a moment: memory freed on it while its kernels still run, memory that
+    // outlives it.
     void short_lived_stream() {
         cudaStream_t s = new_stream();
         const size_t bytes = any_size();
@@ -417,7 +422,8 @@ class Worker {
         n_streams++;
     }
 
-    // Replaces one of this thread's streams, with work pending on the old one and blocks that came from it alive.
+    // Replaces one of this thread's streams, with work pending on the old one and blocks that came
+    // from it alive.
     void replace_stream() {
         const int i = (int)below(3);
         const cudaStream_t old = streams_[i], fresh = new_stream();
@@ -429,7 +435,8 @@ class Worker {
         n_streams++;
     }
 
-    // Blocks of middling size, every other one freed, then one as large as the gaps together: no single gap holds it.
+    // Blocks of middling size, every other one freed, then one as large as the gaps together: no
+    // single gap holds it.
     void comb() {
         const size_t tooth = ((size_t)8 << 20) + below((size_t)24 << 20);
         const int s = any_stream();
@@ -489,7 +496,7 @@ class Worker {
     std::vector<Block> blocks_;
 };
 
-// ---- the whole --------------------------------------------------------------------------------------------------------
+// ---- the whole ----------------------------------------------------------------------------------
 
 static gpumem_stats stats() {
     gpumem_stats s;
@@ -499,9 +506,10 @@ static gpumem_stats stats() {
     return s;
 }
 
-// What only stitching can satisfy: with a limit of 1 GiB, fifteen blocks of 64 MiB, every other one freed, then 256 MiB.
-// Alternately the large block is for the stream of the freed ones and for another, and kernels still read the freed
-// ones when it is asked for. The blocks in between must come through unharmed.
+// What only stitching can satisfy: with a limit of 1 GiB, fifteen blocks of 64 MiB, every other one
+// freed, then 256 MiB. Alternately the large block is for the stream of the freed ones and for
+// another, and kernels still read the freed ones when it is asked for. The blocks in between must
+// come through unharmed.
 static void stitch_rounds(int rounds) {
     const size_t tooth = (size_t)64 << 20, large = (size_t)256 << 20;
     cudaStream_t s[2];
@@ -552,7 +560,8 @@ static void stitch_rounds(int rounds) {
 
 static double mib(u64 bytes) { return (double)bytes / (1 << 20); }
 
-// Where a crash of the host side happened, so that a rare one need not happen twice to be understood.
+// Where a crash of the host side happened, so that a rare one need not happen twice to be
+// understood.
 static void crashed(int signal_number) {
     void *frames[64];
     const int n = backtrace(frames, 64);
@@ -585,7 +594,8 @@ int main(int argc, char **argv) {
            gpumem_backend_name());
     stitch_rounds(20);
 
-    // Part of the limit may be live: the rest is for pending frees, old and new blocks of reallocs, and the mailbox.
+    // Part of the limit may be live: the rest is for pending frees, old and new blocks of reallocs,
+    // and the mailbox.
     const int64_t share = (int64_t)(limit_bytes / 3 * 2) / threads;
     std::vector<std::thread> running;
     const auto start = std::chrono::steady_clock::now();

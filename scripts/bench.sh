@@ -1,6 +1,6 @@
 #!/bin/sh
-# The benches (criterion, and the hot pair beside mimalloc's), then `gpumem bench` with the repository's trace, all on the
-# host device.
+# The benches (criterion, and the hot pair beside mimalloc's), then `gpumem bench` with the
+# repository's trace, all on the host device.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}

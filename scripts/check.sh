@@ -1,6 +1,7 @@
 #!/bin/sh
-# What an edit needs: format, lints of what it touches, and the tests that take seconds. `make test` has all of them.
-# Arguments go to cargo test, e.g. `sh scripts/check.sh --test pool`, instead of the unit tests and the rules.
+# What an edit needs: format, lints of what it touches, and the tests that take seconds. `make test`
+# has all of them. Arguments go to cargo test, e.g. `sh scripts/check.sh --test pool`, instead of
+# the unit tests and the rules.
 set -u
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}

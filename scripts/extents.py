@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 
-# Microseconds per extent. set_access takes its time per extent, whatever the number of calls: it goes with map.
+# Microseconds per extent. set_access takes its time per extent, whatever the number of calls: it
+# goes with map.
 PRICES = {"phys_create": 10.0, "map": 0.7 + 23.5, "unmap": 15.0, "phys_release": 30.0}
 
 

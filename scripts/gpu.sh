@@ -1,6 +1,6 @@
 #!/bin/sh
-# `gpu.sh test` and `gpu.sh bench`: stages binaries with gpu/stage.sh where there is cargo, and uses them where there is
-# a GPU. The two can be different machines.
+# `gpu.sh test` and `gpu.sh bench`: stages binaries with gpu/stage.sh where there is cargo, and uses
+# them where there is a GPU. The two can be different machines.
 set -u
 cd "$(dirname "$0")/.."
 case ${1:-} in

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Models of what threads share: loom runs each under every order of the threads' steps. Its own target directory, as
-# the whole crate is built with other atomics. Arguments go to the test binary, e.g. the name of one model.
+# Models of what threads share: loom runs each under every order of the threads' steps. Its own
+# target directory, as the whole crate is built with other atomics. Arguments go to the test binary,
+# e.g. the name of one model.
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}/loom

@@ -1,9 +1,13 @@
 // The allocators. Which ones there are depends on what the program is built with:
-//   nothing: cudaMallocAsync, cudaMalloc;  WITH_GPUMEM: gpumem;  WITH_RMM: RMM's;  WITH_TORCH: PyTorch's.
+//   nothing        cudaMallocAsync, cudaMalloc
+//   WITH_GPUMEM    gpumem
+//   WITH_RMM       RMM's
+//   WITH_TORCH     PyTorch's
 //
-// Each is made with the bytes that a pool of fixed size should take up front. `note` says what has to be known to read
-// figures of device memory. Where they are there: start() is what a process does once, before anything is measured;
-// trim() gives everything free back; `grows` says that the size is not fixed after all.
+// Each is made with the bytes that a pool of fixed size should take up front. `note` says what has
+// to be known to read figures of device memory. Where they are there: start() is what a process
+// does once, before anything is measured; trim() gives everything free back; `grows` says that the
+// size is not fixed after all.
 #pragma once
 
 #include "device.hpp"
@@ -18,7 +22,8 @@
 
 struct Gpumem {
     static constexpr const char *note = "";
-    // Loads the driver and reads the settings, as cudaFree(nullptr) has done for CUDA's own allocators.
+    // Loads the driver and reads the settings, as cudaFree(nullptr) has done for CUDA's own
+    // allocators.
     static void start() { check(gpumem_device_set(0)); }
     // Making the pool, which the first allocation would do otherwise.
     explicit Gpumem(size_t) { check(gpumem_stats_reset_peak(0)); }
@@ -125,7 +130,8 @@ struct RmmAsync : Rmm<rmm::mr::cuda_async_memory_resource> {
 #ifdef WITH_TORCH
 #include <c10/cuda/CUDACachingAllocator.h>
 
-// Native, or with expandable segments: the environment decides, before the library is loaded (see main).
+// Native, or with expandable segments: the environment decides, before the library is loaded (see
+// main).
 struct Torch {
     static constexpr const char *note = "";
     static void start() { c10::cuda::CUDACachingAllocator::init(1); }

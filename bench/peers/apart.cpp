@@ -1,8 +1,10 @@
-// What a machine lets processes do that share nothing: the threads workload, each script in a process with a gpumem of its own
-// on the host device (no GPU is used). How many times one process the several make is what threads of one process could
-// reach at best: cores that share their units, caches and clock are no more than that. Beside it the same for additions
-// in registers, which share not even caches, and one process that allocates beside others that add: what is missing there
-// is missing for any program. Prints figures as peers.cpp does; scaling.py makes a table of them.
+// What a machine lets processes do that share nothing: the threads workload, each script in a
+// process with a gpumem of its own on the host device (no GPU is used). How many times one process
+// the several make is what threads of one process could reach at best: cores that share their
+// units, caches and clock are no more than that. Beside it the same for additions in registers,
+// which share not even caches, and one process that allocates beside others that add: what is
+// missing there is missing for any program. Prints figures as peers.cpp does; scaling.py makes a
+// table of them.
 //
 //   apart [PROCESSES [SECONDS]]      default: one for each processor, and .1 seconds for each round
 #include "allocators.hpp"
@@ -120,7 +122,8 @@ double rate(size_t processes, size_t others = 0) {
     Shared &shared = *new (memory) Shared{};
     for (size_t i = 0; i < processes; i++) start([&] { measured<Work>(shared, i); });
     for (size_t i = 0; i < others; i++) start([&] { company(shared); });
-    // Sleeps: the processors are for the others. When a child fails, nobody waits for what it would have done.
+    // Sleeps: the processors are for the others. When a child fails, nobody waits for what it would
+    // have done.
     auto wait_for = [&](const std::atomic<size_t> &count, size_t number) {
         while (count < number) {
             int status = 0;

@@ -3,18 +3,21 @@
 #
 #   peers_cuda    gpumem, cudaMallocAsync, cudaMalloc    needs CUDA's headers and libcudart
 #   peers_rmm     RMM's pool, arena and async            needs its wheels besides, see RMM below
-#   peers_torch   PyTorch's allocator                    needs an installed PyTorch with CUDA besides
-#   torch_time.so, torch_turns.so                        the same; torch_time.sh and torch_turns.py use them
-#   peers_host    gpumem on the host device              with BACKEND=host, and then alone; needs no CUDA
+#   peers_torch   PyTorch's allocator                    needs an installed PyTorch with CUDA, too
+#   torch_time.so, torch_turns.so                        the same; torch_time.sh and torch_turns.py
+#                                                        use them
+#   peers_host    gpumem on the host device              with BACKEND=host, alone; needs no CUDA
 #   apart         what the machine lets processes do     needs no CUDA
 #                 that share nothing
 #
 # What is missing is named, and what needs it left out; only the first (or the last) must be there.
 #
-#   GPUMEM=FOLDER   has include/gpumem.h and lib/libgpumem.so.0; default .gpu, else this repository and its target/release
+#   GPUMEM=FOLDER   has include/gpumem.h and lib/libgpumem.so.0; default .gpu, else this repository
+#                   and its target/release
 #   CUDA_HOME=FOLDER   default: where nvcc is, else /usr/local/cuda, PyPI's packages of PYTHON, /usr
-#   RMM=FOLDER      has librmm/ and rapids_logger/, as `pip install --no-deps --target FOLDER librmm-cu13 rapids-logger`
-#                   makes it; default .gpu/rmm, else where PYTHON finds the module librmm
+#   RMM=FOLDER      has librmm/ and rapids_logger/, as `pip install --no-deps --target FOLDER
+#                   librmm-cu13 rapids-logger` makes it; default .gpu/rmm, else where PYTHON finds
+#                   the module librmm
 #   PYTHON=python3   CXX=g++   CXXFLAGS=
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,7 +1,8 @@
 // The device under every allocator: streams, memory in use, waiting.
 //
-// With CUDA's headers this is CUDA. With -DWITHOUT_CUDA it is gpumem's own helpers, so that the whole benchmark, with
-// gpumem as its only allocator, also runs on the host device where there is no GPU.
+// With CUDA's headers this is CUDA. With -DWITHOUT_CUDA it is gpumem's own helpers, so that the
+// whole benchmark, with gpumem as its only allocator, also runs on the host device where there is
+// no GPU.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ inline Stream new_stream() {
 }
 inline void destroy_stream(Stream s) { gpumem_stream_destroy(s); }
 inline void sync() { check(gpumem_device_sync(), "gpumem_device_sync"); }
-// Work that uses memory, in the order of a stream. The host device's memory is the host's, so a page of it is enough.
+// Work that uses memory, in the order of a stream. The host device's memory is the host's, so a
+// page of it is enough.
 inline void fill(void *p, size_t bytes, Stream s) {
     check(gpumem_memset_async(p, 1, bytes < 4096 ? bytes : 4096, s), "gpumem_memset_async");
 }

@@ -1,5 +1,6 @@
-// Work that never repeats: sizes and lifetimes are drawn anew all the time, and each run has other numbers unless a seed
-// is given. `gpumem bench` does not have these. What is live goes on from pass to pass.
+// Work that never repeats: sizes and lifetimes are drawn anew all the time, and each run has other
+// numbers unless a seed is given. `gpumem bench` does not have these. What is live goes on from
+// pass to pass.
 #pragma once
 
 #include "measure.hpp"
@@ -16,8 +17,8 @@
 
 #include <unistd.h>
 
-// What the device does meanwhile: it fills so much of each new block, on its stream, and the host waits for it after so
-// many operations. None of that is timed.
+// What the device does meanwhile: it fills so much of each new block, on its stream, and the host
+// waits for it after so many operations. None of that is timed.
 struct DeviceWork {
     uint64_t bytes = 0;
     size_t operations = SIZE_MAX;
@@ -51,7 +52,8 @@ public:
         std::string first_failure;
     };
 
-    // `draw` adds operations to the builder; it is asked until there are `ops` of them, or `limit_s` seconds are over.
+    // `draw` adds operations to the builder; it is asked until there are `ops` of them, or
+    // `limit_s` seconds are over.
     Pass play(Builder &b, const std::function<void()> &draw, size_t ops, double limit_s, size_t used_before) {
         Pass pass{.each = Times(ops + 4096), .first_failure = ""};
         const auto begun = Clock::now();
@@ -121,11 +123,13 @@ class Fresh {
 public:
     static constexpr uint64_t K = 1024, M = 1024 * K, G = 1024 * M;
 
-    // `total`: the device's memory, bytes. `used_before`: what of it was in use when the process began.
+    // `total`: the device's memory, bytes. `used_before`: what of it was in use when the process
+    // began.
     Fresh(size_t ops, double limit_s, uint64_t seed, Printer &printer, Stream a, size_t total, size_t used_before)
         : ops_(ops), limit_s_(limit_s), random_(seed), out_(printer), a_(a), total_(total), used_before_(used_before) {}
 
-    // Key-value caches of requests that grow by concatenation: each step allocates the longer one and frees the shorter.
+    // Key-value caches of requests that grow by concatenation: each step allocates the longer one
+    // and frees the shorter.
     void serving() {
         const uint64_t cap = std::min<uint64_t>(24 * G, total_ / 3);
         constexpr size_t requests = 2000;
@@ -141,7 +145,8 @@ public:
         });
     }
 
-    // Every power of two as likely as any other, from 256 bytes to 256 MiB; half of the time below the cap.
+    // Every power of two as likely as any other, from 256 bytes to 256 MiB; half of the time below
+    // the cap.
     void log_uniform() { mixed("log_uniform", 8, 28, std::min<uint64_t>(16 * G, total_ / 4), false); }
     // The same with what is live kept at the cap.
     void held() { mixed("held", 8, 28, std::min<uint64_t>(16 * G, total_ / 4), true); }
@@ -157,7 +162,8 @@ public:
         });
     }
 
-    // Training steps, each of another sequence length: what the forward pass keeps is freed by the backward pass.
+    // Training steps, each of another sequence length: what the forward pass keeps is freed by the
+    // backward pass.
     void lengths() {
         Builder b;
         for (int i = 0; i < 48; i++) b.allocate(64 * M, 0);
@@ -192,8 +198,9 @@ public:
         device::destroy_stream(streams[2]);
     }
 
-    // A program that is itself drawn: how many streams and how they take turns, which sizes, how long blocks live, and on
-    // which stream they are freed. With `works` the device fills blocks meanwhile, and may fall behind the host.
+    // A program that is itself drawn: how many streams and how they take turns, which sizes, how
+    // long blocks live, and on which stream they are freed. With `works` the device fills blocks
+    // meanwhile, and may fall behind the host.
     void program(bool works) {
         constexpr size_t stream_counts[] = {1, 1, 2, 3, 8, 32, 100};
         const size_t count = stream_counts[random_.below(std::size(stream_counts))];
@@ -298,7 +305,8 @@ public:
         });
     }
 
-    // Streams that take turns and rest afterwards, 100 MiB each: what is mapped at the end for how much.
+    // Streams that take turns and rest afterwards, 100 MiB each: what is mapped at the end for how
+    // much.
     void turns() {
         Allocator allocator(0);
         std::vector<Stream> streams;

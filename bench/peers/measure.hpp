@@ -13,11 +13,13 @@ using Clock = std::chrono::steady_clock;
 inline double us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 inline double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Times of single calls. What a look at the clock costs is taken off each figure. Kept as small as they can be, as they go through the
-// caches that the calls use: 4.3 seconds stand for anything longer.
+// Times of single calls. What a look at the clock costs is taken off each figure. Kept as small as
+// they can be, as they go through the caches that the calls use: 4.3 seconds stand for anything
+// longer.
 class Times {
 public:
-    // Written to once, so that adding has nothing allocated between calls that are timed, and no page cleared.
+    // Written to once, so that adding has nothing allocated between calls that are timed, and no
+    // page cleared.
     explicit Times(size_t room) : ns_(room, UINT32_MAX) { ns_.clear(); }
     void add(Clock::duration d) {
         auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();

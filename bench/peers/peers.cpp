@@ -1,9 +1,11 @@
 // One allocator on the workloads of `gpumem bench`; prints a JSON line for every figure.
 //
-//   peers [--run N] [--ops N] [--limit SECONDS] [--passes N] [--seed N] ALLOCATOR WORKLOAD... [replay FILE...]
+//   peers [--run N] [--ops N] [--limit SECONDS] [--passes N] [--seed N] ALLOCATOR WORKLOAD...
+//   [replay FILE...]
 //   peers --list                      the allocators that this build has
 //
-// run.sh calls it with one group of workloads at a time, so that a group finds a process of its own.
+// run.sh calls it with one group of workloads at a time, so that a group finds a process of its
+// own.
 
 #include "allocators.hpp"
 #include "device.hpp"
@@ -144,7 +146,8 @@ Job parse(int argc, char **argv) {
     return job;
 }
 
-// PyTorch reads its settings when its library is loaded, which is before main: so they are set for another start.
+// PyTorch reads its settings when its library is loaded, which is before main: so they are set for
+// another start.
 void choose_torch_mode(const std::string &allocator, char **argv) {
     const char *wanted = allocator == "torch_expandable" ? "expandable_segments:True" : "expandable_segments:False";
     const char *variables[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};

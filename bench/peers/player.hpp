@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
-// Operations between two looks at the deadline and at the device's memory, neither of which is timed.
+// Operations between two looks at the deadline and at the device's memory, neither of which is
+// timed.
 constexpr size_t CHUNK = 1000;
 
-// An allocator has allocate(bytes, stream), which throws, and free(ptr, bytes, stream). It is a template parameter, so
-// that the loops call it as a program would, without a table of functions in between.
+// An allocator has allocate(bytes, stream), which throws, and free(ptr, bytes, stream). It is a
+// template parameter, so that the loops call it as a program would, without a table of functions in
+// between.
 template <class Allocator>
 class Player {
 public:

@@ -1,24 +1,30 @@
 #!/usr/bin/env bash
 # gpumem and its peers on the same workloads in one run: bench/peers/run.sh OUTPUT-FOLDER [TRACE...]
 #
-# Every allocator has processes of its own. gpumem is measured first and once more last, so that drift of the machine
-# shows; then how its threads scale, beside what the machine lets any program have (scaling.py). Leaves in
-# OUTPUT-FOLDER: peers.jsonl (every figure), scaling.jsonl, programs.json, peers.md (the tables, also printed), peers.svg
-# (the plot), peers.log (messages). Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
+# Every allocator has processes of its own. gpumem is measured first and once more last, so that
+# drift of the machine shows; then how its threads scale, beside what the machine lets any program
+# have (scaling.py). Leaves in OUTPUT-FOLDER: peers.jsonl (every figure), scaling.jsonl,
+# programs.json, peers.md (the tables, also printed), peers.svg (the plot), peers.log (messages).
+# Traces are logs of RMM's logging adaptor, .csv or .csv.gz.
 #
-#   ALLOCATORS="gpumem cudaMallocAsync rmm_pool ..."   default: all that were built; cudaMalloc is measured in cold only
-#   BUILT=FOLDER    where build.sh put the programs; default .gpu/peers; built first where they are missing
-#   TIME=180        seconds after which a process is ended;   LIMIT=20: seconds for one pass over a workload or trace
-#   COLD=5          processes of each allocator for cold, which has one first allocation each; the table has the medians
+#   ALLOCATORS="gpumem cudaMallocAsync rmm_pool ..."   default: all that were built; cudaMalloc is
+#                                                      measured in cold only
+#   BUILT=FOLDER    where build.sh put the programs; default .gpu/peers; built first where they are
+#                   missing
+#   TIME=180        seconds after which a process is ended
+#   LIMIT=20        seconds for one pass over a workload or trace
+#   COLD=5          processes of each allocator for cold, which has one first allocation each; the
+#                   table has the medians
 #   SCALING=5       rounds of scaling.py
 #   PROGRAMS=30     programs drawn at random (programs.py), from SEED on
 #   OPS=N           allocations per case, for a quick look
 #   SEED=N          of work that never repeats; another one in each run by default
 #   BACKEND=host    gpumem alone, on the host device, without CUDA
 #
-# Exits with 1 when something failed. A peer that cannot do a workload is a cell of the table, not a failure.
+# Exits with 1 when something failed. A peer that cannot do a workload is a cell of the table, not a
+# failure.
 set -uo pipefail
-if [ $# -lt 1 ]; then sed -n '2,20s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 1 ]; then sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 # Before the change of folder: relative names are the caller's.
 mkdir -p "$1" || exit 2
 out="$(cd "$1" && pwd)"; shift

@@ -1,4 +1,5 @@
-// A workload as a list of operations made beforehand, so that a timed loop draws no random number and reads no file.
+// A workload as a list of operations made beforehand, so that a timed loop draws no random number
+// and reads no file.
 #pragma once
 
 #include "device.hpp"
@@ -107,8 +108,9 @@ private:
     std::vector<std::pair<uint32_t, uint64_t>> live_;
 };
 
-// A log in the format of RMM's logging adaptor: Thread,Time,Action,Pointer,Size,Stream; plain, or gzip when its name
-// ends in .gz. What failed when it was recorded, and operations on null, are left out, as `gpumem replay` does.
+// A log in the format of RMM's logging adaptor: Thread,Time,Action,Pointer,Size,Stream; plain, or
+// gzip when its name ends in .gz. What failed when it was recorded, and operations on null, are
+// left out, as `gpumem replay` does.
 class TraceReader : Builder {
 public:
     static Script read(const std::string &file) {
@@ -176,7 +178,8 @@ private:
     std::unordered_map<uint64_t, std::pair<uint32_t, uint64_t>> by_pointer_;
 };
 
-// What one thread does in the threads workload, over and over: it begins and ends with nothing live.
+// What one thread does in the threads workload, over and over: it begins and ends with nothing
+// live.
 inline Script thread_script(uint64_t seed, size_t allocations) {
     Random random(seed);
     Builder b;

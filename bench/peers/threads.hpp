@@ -22,9 +22,10 @@ struct Rounds {
     size_t done = 0;            // operations in all, also of what came before the rounds
 };
 
-// Five rounds of so many seconds, after one play that fills the pool. Every thread plays its script over and over until the round
-// is over, and its time counts from the round's start; so all are at work for the whole of it, and one that loses its processor for
-// a moment costs what it would have done, and not what all would have. Before a round they wait for the last one, awake, and start
+// Five rounds of so many seconds, after one play that fills the pool. Every thread plays its script
+// over and over until the round is over, and its time counts from the round's start; so all are at
+// work for the whole of it, and one that loses its processor for a moment costs what it would have
+// done, and not what all would have. Before a round they wait for the last one, awake, and start
 // together. Thread t uses stream t, or the first where there are fewer.
 template <class Allocator>
 Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, const std::vector<Stream> &streams, double round_s) {
@@ -35,8 +36,9 @@ Rounds play_rounds(Allocator &allocator, const std::vector<Script> &scripts, con
         double took_s;
     };
     std::vector<Share> shares(n);
-    // The round that is next, and that has started; how often a thread was awake for one, and has ended one, filling the pool
-    // included. `stop` is written before a round is next, `start` before it has started, and `shares` before its end is counted.
+    // The round that is next, and that has started; how often a thread was awake for one, and has
+    // ended one, filling the pool included. `stop` is written before a round is next, `start`
+    // before it has started, and `shares` before its end is counted.
     std::atomic<size_t> round = 0, started = 0, awake = 0, ended = 0;
     bool stop = false;
     Clock::time_point start;

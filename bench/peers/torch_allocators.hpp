@@ -1,5 +1,6 @@
-// The two that calls of a PyTorch program are passed on to: PyTorch's own caching allocator, and gpumem as PyTorch is
-// given it. For libraries that stand in for gpumem behind CUDAPluggableAllocator.
+// The two that calls of a PyTorch program are passed on to: PyTorch's own caching allocator, and
+// gpumem as PyTorch is given it. For libraries that stand in for gpumem behind
+// CUDAPluggableAllocator.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -17,10 +18,12 @@
     std::exit(2);
 }
 
-// Must be made while it is still the program's current allocator, which is when the library is loaded.
+// Must be made while it is still the program's current allocator, which is when the library is
+// loaded.
 class TorchOwn {
 public:
-    // PyTorch has only made ready the allocator that it was told to use. Before the first allocate; later calls do nothing.
+    // PyTorch has only made ready the allocator that it was told to use. Before the first allocate;
+    // later calls do nothing.
     void prepare() {
         std::call_once(ready_, [this] { native_->init(c10::cuda::device_count()); });
     }
@@ -32,7 +35,8 @@ private:
     std::once_flag ready_;
 };
 
-// Ends the process where there is no such library: a figure of something else would be worse than none.
+// Ends the process where there is no such library: a figure of something else would be worse than
+// none.
 class Gpumem {
 public:
     explicit Gpumem(const std::string &path) {

@@ -26,8 +26,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 NAMES = ("torch_native", "gpumem")
 SEED = 11
 KIB, MIB = 1 << 10, 1 << 20
-# Pairs of one size, and so many in a round; or LIVE tensors of sizes from 512 B to 16 MiB, log-uniform, and so many in a
-# round of which each takes the place of another.
+# Pairs of one size, and so many in a round; or LIVE tensors of sizes from 512 B to 16 MiB,
+# log-uniform, and so many in a round of which each takes the place of another.
 SIZES = {"512 B": 512, "4 KiB": 4 * KIB, "1 MiB": MIB, "64 MiB": 64 * MIB}
 LIVE_SET, LIVE, SMALLEST, LARGEST = "1,000 live", 1000, 512, 16 * MIB
 PAIRS, ROUNDS = 20_000, 15

@@ -1,7 +1,7 @@
-// What a PyTorch program spends in its allocator: a library for CUDAPluggableAllocator that takes the time of every call
-// and passes it on, to gpumem or to PyTorch's own caching allocator. Both are then called at the same places of the
-// same program, behind the same interface, with caches as the program leaves them; a step's time would show mostly
-// what else the program does.
+// What a PyTorch program spends in its allocator: a library for CUDAPluggableAllocator that takes
+// the time of every call and passes it on, to gpumem or to PyTorch's own caching allocator. Both
+// are then called at the same places of the same program, behind the same interface, with caches as
+// the program leaves them; a step's time would show mostly what else the program does.
 //
 //   TIMED=native | FOLDER/libgpumem.so.0    whom the calls go to
 //   TIMED_OUT=FILE                          one JSON line is added there when the process ends

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# What PyTorch programs spend in the allocator, gpumem beside PyTorch's own: bench/peers/torch_time.sh WORKLOAD-SCRIPT
+# What PyTorch programs spend in the allocator, gpumem beside PyTorch's own:
+# bench/peers/torch_time.sh WORKLOAD-SCRIPT
 #
-# WORKLOAD-SCRIPT is what gpu/torch.sh takes: called as `python WORKLOAD-SCRIPT WORKLOAD gpumem LIBRARY`, it makes LIBRARY's
-# gpumem_torch_malloc and gpumem_torch_free the allocator. LIBRARY is one that takes the time of each call and passes it on
-# (torch_time.cpp). The two allocators come in turns. Ends with a table; calls of 20 us and more, in which the driver is at
-# work or the thread lost its processor, are in its last column alone.
+# WORKLOAD-SCRIPT is what gpu/torch.sh takes: called as `python WORKLOAD-SCRIPT WORKLOAD gpumem
+# LIBRARY`, it makes LIBRARY's gpumem_torch_malloc and gpumem_torch_free the allocator. LIBRARY is
+# one that takes the time of each call and passes it on (torch_time.cpp). The two allocators come in
+# turns. Ends with a table; calls of 20 us and more, in which the driver is at work or the thread
+# lost its processor, are in its last column alone.
 #
-#   WORKLOADS="lora full unet eager"   RUNS=2   PYTHON=python3   BUILT=.gpu/peers   GPUMEM_LIBRARY=.gpu/lib/libgpumem.so.0
+#   WORKLOADS="lora full unet eager"   RUNS=2   PYTHON=python3   BUILT=.gpu/peers
+#   GPUMEM_LIBRARY=.gpu/lib/libgpumem.so.0
 #
 # Exits with 1 when a run fails.
 set -uo pipefail

@@ -1,6 +1,7 @@
-// Both allocators in one PyTorch process: a library for CUDAPluggableAllocator that passes every allocation on to the one
-// that was chosen last, PyTorch's own or gpumem, and every free to whom the block came from. torch_turns.py chooses
-// between two steps. What differs between steps is then the allocator alone: not the process, not the interface.
+// Both allocators in one PyTorch process: a library for CUDAPluggableAllocator that passes every
+// allocation on to the one that was chosen last, PyTorch's own or gpumem, and every free to whom
+// the block came from. torch_turns.py chooses between two steps. What differs between steps is then
+// the allocator alone: not the process, not the interface.
 //
 //   GPUMEM_LIBRARY=FOLDER/libgpumem.so.0    the gpumem that is meant
 #include "torch_allocators.hpp"
@@ -11,7 +12,8 @@
 namespace {
 
 enum Who : int { OWN, GPUMEM };
-// A block of each stays, as a program's parameters would: what a pool does when it runs empty is no part of a step.
+// A block of each stays, as a program's parameters would: what a pool does when it runs empty is no
+// part of a step.
 constexpr ssize_t KEPT = 1 << 20;
 
 std::string library() {
@@ -38,7 +40,8 @@ Turns &turns = *new Turns;
 
 }  // namespace
 
-// Whose the allocations from now on are: 0 PyTorch's, 1 gpumem's. Any thread; frees go to where a block came from.
+// Whose the allocations from now on are: 0 PyTorch's, 1 gpumem's. Any thread; frees go to where a
+// block came from.
 extern "C" void torch_turns_choose(int who) { turns.chosen = who == GPUMEM ? GPUMEM : OWN; }
 
 extern "C" void *gpumem_torch_malloc(ssize_t size, int device, cudaStream_t stream) {

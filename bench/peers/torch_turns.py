@@ -35,7 +35,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 # By the numbers that torch_turns_choose takes.
 NAMES = ("torch_native", "gpumem")
 SEED = 7
-# The share of a process's steps, from the first on, in which both pools still grow; they are left out.
+# The share of a process's steps, from the first on, in which both pools still grow; they are left
+# out.
 WARMING = 1 / 6
 # The share of ratios left out at either end: steps in which the machine did something else.
 TRIMMED = 1 / 10

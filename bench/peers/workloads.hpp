@@ -204,7 +204,8 @@ public:
         Script script = TraceReader::read(file);
         std::vector<Stream> streams, made;
         for (uint64_t value : script.streams) {
-            // The legacy stream (also as 1) and the per-thread stream stand for themselves, as where it was recorded.
+            // The legacy stream (also as 1) and the per-thread stream stand for themselves, as
+            // where it was recorded.
             if (value <= 2) streams.push_back(reinterpret_cast<Stream>(value == 2 ? 2 : 0));
             else made.push_back(device::new_stream()), streams.push_back(made.back());
         }

@@ -1,6 +1,7 @@
-//! The disk tier next to plain direct I/O: `cargo bench -p gpumem-bench --bench disk_io -- [DIR]`; with `--sweep`,
-//! engines, block sizes and depths on bare files. `DIR` is where a folder for the files is made, which goes at the end
-//! (default: cargo's target folder); `--mib=N` is what is written and read at a time (default: 256).
+//! The disk tier next to plain direct I/O: `cargo bench -p gpumem-bench --bench disk_io -- [DIR]`;
+//! with `--sweep`, engines, block sizes and depths on bare files. `DIR` is where a folder for the
+//! files is made, which goes at the end (default: cargo's target folder); `--mib=N` is what is
+//! written and read at a time (default: 256).
 
 mod store;
 mod sweep;

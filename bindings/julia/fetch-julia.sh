@@ -3,9 +3,10 @@
 #
 #     sh bindings/julia/fetch-julia.sh [FOLDER]      (default: target/julia)
 #
-# It is Debian bullseye's Julia 1.5.3, from the mirror that apt on this machine is configured with, checked against Debian's
-# keys as apt does; nothing is installed and no root is needed. About 50 MiB. Exit status 3, with a line that says why, where
-# that cannot be done: no apt, no such mirror, no network.
+# It is Debian bullseye's Julia 1.5.3, from the mirror that apt on this machine is configured with,
+# checked against Debian's keys as apt does; nothing is installed and no root is needed. About 50
+# MiB. Exit status 3, with a line that says why, where that cannot be done: no apt, no such mirror,
+# no network.
 set -u
 cd "$(dirname "$0")/../.."
 folder=${1:-${CARGO_TARGET_DIR:-target}/julia}
@@ -15,8 +16,9 @@ root=$folder/root
 lib=$root/usr/lib/x86_64-linux-gnu
 packages="julia libjulia1 julia-common libllvm9 libgit2-1.1 libmbedcrypto3 libmbedtls12 libmbedx509-0 libopenlibm3
     libdsfmt-19937-1 libutf8proc2 libffi7 libgfortran5 libunwind8"
-# What Julia needs and most systems have: taken from the system, and from bullseye where it is not there. Not so libunwind: with
-# a newer one than its own, this Julia crashes where an exception is thrown.
+# What Julia needs and most systems have: taken from the system, and from bullseye where it is not
+# there. Not so libunwind: with a newer one than its own, this Julia crashes where an exception is
+# thrown.
 shared="libpcre2-8.so.0:libpcre2-8-0 libssh2.so.1:libssh2-1 libgmp.so.10:libgmp10
     libcurl-gnutls.so.4:libcurl3-gnutls libmpfr.so.6:libmpfr6"
 

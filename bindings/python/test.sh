@@ -1,8 +1,10 @@
 #!/bin/sh
-# The package's tests on the host device, in a virtual environment that is made in a folder: `test.sh FOLDER [ARGUMENT OF PYTEST...]`.
-# Says `ok NAME` for each behaviour of CONFORMANCE.md, and `skipped: why` for what cannot run here.
+# The package's tests on the host device, in a virtual environment that is made in a folder:
+# `test.sh FOLDER [ARGUMENT OF PYTEST...]`. Says `ok NAME` for each behaviour of CONFORMANCE.md, and
+# `skipped: why` for what cannot run here.
 #
-#   GPUMEM_PREBUILT=FOLDER   the libraries and the command: a wheel is made of them, installed, and tested
+#   GPUMEM_PREBUILT=FOLDER   the libraries and the command: a wheel is made of them, installed, and
+#                            tested
 #   GPUMEM_LIBRARY=FILE      without these the sources are tested with this library
 #   PYTHON=python3
 set -eu

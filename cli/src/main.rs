@@ -73,7 +73,8 @@ enum Command {
     /// repeated by --out and mean nothing.
     ///
     /// Every layout is verified before it is written. The same file and options give the same
-    /// layout, except with --time-limit or after Ctrl-C (SIGTERM), which takes the best layout so far.
+    /// layout, except with --time-limit or after Ctrl-C (SIGTERM), which takes the best layout so
+    /// far.
     ///
     /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage, bad input,
     /// or a result that could not be written, such as to a full disk or into a pipe that nobody

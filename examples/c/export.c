@@ -1,5 +1,6 @@
 /*
- * Memory shared with another process: this program allocates, writes, and starts itself again to read the same memory.
+ * Memory shared with another process: this program allocates, writes, and starts itself again to
+ * read the same memory.
  */
 #include <gpumem.h>
 #include <stdio.h>
@@ -47,7 +48,8 @@ int main(int argc, char **argv) {
     snprintf(text, sizeof text, "written by process %ld", (long)getpid());
     check(gpumem_memcpy(shared, text, sizeof text), "write");
 
-    /* The descriptor closes on exec; a copy of it does not. Between unrelated processes it goes over a Unix socket. */
+    /* The descriptor closes on exec; a copy of it does not. Between unrelated processes it goes
+     * over a Unix socket. */
     check(gpumem_export_fd(shared, &fd), "export");
     inherited = dup(fd);
     close(fd);

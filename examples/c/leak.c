@@ -1,4 +1,5 @@
-/* A program that leaks: each step remembers one buffer that nobody needs any more. Two commands point to the line:
+/* A program that leaks: each step remembers one buffer that nobody needs any more. Two commands
+ * point to the line:
  *
  *     GPUMEM_RECORD=leak.gmrec GPUMEM_RECORD_STACKS=16 target/examples/leak
  *     gpumem stats leak.gmrec                 (or gpumem view leak.gmrec, and the third tab)

@@ -1,9 +1,9 @@
 /*
  * Memory planned ahead: a network of two layers, laid out in one arena before it runs.
  *
- * The graph is told to a plan: values, and operations that read and write them. The plan finds when each value is live
- * and where it goes; one allocation then holds them all. The "kernels" here fill and copy bytes; what they wrote is
- * there when its readers come, which is what the plan promises.
+ * The graph is told to a plan: values, and operations that read and write them. The plan finds when
+ * each value is live and where it goes; one allocation then holds them all. The "kernels" here fill
+ * and copy bytes; what they wrote is there when its readers come, which is what the plan promises.
  *
  * Runs on a GPU, and without one on the host device (GPUMEM_BACKEND=host asks for it).
  *

@@ -1,5 +1,6 @@
 /*
- * The first program: memory on two streams, handed from one to the other, and what the allocator did.
+ * The first program: memory on two streams, handed from one to the other, and what the allocator
+ * did.
  *
  * Runs on a GPU, and without one on the host device (GPUMEM_BACKEND=host asks for it).
  *

@@ -1,14 +1,16 @@
 /*
  * Is a program's stream order right? Ask without a GPU.
  *
- * One stream fills buffers, another one reads them. The first version forgets two things, and works nearly always: on a GPU
- * that is busy with something else it reads a buffer too early, or one that has a new owner. The simulated host device
- * runs streams as late and in as odd an order as CUDA allows, and says on stderr what is not ordered. The second version is
- * mended, and the device has nothing to say.
+ * One stream fills buffers, another one reads them. The first version forgets two things, and works
+ * nearly always: on a GPU that is busy with something else it reads a buffer too early, or one that
+ * has a new owner. The simulated host device runs streams as late and in as odd an order as CUDA
+ * allows, and says on stderr what is not ordered. The second version is mended, and the device has
+ * nothing to say.
  *
  *   cc examples/c/stream_order.c -lgpumem && ./a.out
  *
- * Any program can be asked so, without a change: GPUMEM_BACKEND=host GPUMEM_HOST_MODE=simulate ./program
+ * Any program can be asked so, without a change: GPUMEM_BACKEND=host GPUMEM_HOST_MODE=simulate
+ * ./program
  */
 #include <gpumem.h>
 #include <gpumem/sim.h>
@@ -42,8 +44,8 @@ static void pipeline(int mended) {
         /* The copy comes after the fill only if the consumer waits for the producer. */
         if (mended) OK(gpumem_stream_wait(consumer, producer));
         OK(gpumem_memcpy_async(result, buffer, BYTES, consumer));
-        /* The buffer is the producer's again after this; so it must be the consumer that gives it back, or the
-         * consumer must have been announced: gpumem_record_stream. */
+        /* The buffer is the producer's again after this; so it must be the consumer that gives
+         * it back, or the consumer must have been announced: gpumem_record_stream. */
         OK(gpumem_free_async(buffer, mended ? consumer : producer));
     }
     OK(gpumem_free_async(result, consumer));

@@ -1,11 +1,13 @@
 /*
- * A long loop in a runtime that collects its garbage too late: flat device memory with an arena around each step.
+ * A long loop in a runtime that collects its garbage too late: flat device memory with an arena
+ * around each step.
  *
- * The runtime here stands for Lean's, Julia's or Python's: it gives every buffer a finalizer that frees device memory,
- * and runs the finalizers when its own heap is full, which does not happen, because to it a buffer is a few bytes. The
- * loop makes some fifty buffers a step and frees none. Without arenas device memory grows by all of them, until the
- * limit; with an arena around each step only the parameters outlive it, and the finalizers that come late find that
- * their buffers are gone, even where the address has been handed out again.
+ * The runtime here stands for Lean's, Julia's or Python's: it gives every buffer a finalizer that
+ * frees device memory, and runs the finalizers when its own heap is full, which does not happen,
+ * because to it a buffer is a few bytes. The loop makes some fifty buffers a step and frees none.
+ * Without arenas device memory grows by all of them, until the limit; with an arena around each
+ * step only the parameters outlive it, and the finalizers that come late find that their buffers
+ * are gone, even where the address has been handed out again.
  *
  * Runs on a GPU, and without one on the host device (GPUMEM_BACKEND=host asks for it).
  *
@@ -30,7 +32,8 @@ static void check(gpumem_status status, const char *what) {
 
 /* ---- the runtime ---- */
 
-/* Every buffer it has made and not collected: its pointer and its number, which no other allocation ever has. */
+/* Every buffer it has made and not collected: its pointer and its number, which no other
+ * allocation ever has. */
 static struct {
     void *ptr;
     uint64_t id;
@@ -56,7 +59,8 @@ static size_t collect(void) {
 
 /* ---- the training ---- */
 
-/* One eager step: makes activations and gradients, and new parameters from the old ones. NULL when memory ran out. */
+/* One eager step: makes activations and gradients, and new parameters from the old ones. NULL
+ * when memory ran out. */
 static void *train(const void *parameters, int step, gpumem_stream s) {
     void *updated;
     int i;
@@ -68,7 +72,8 @@ static void *train(const void *parameters, int step, gpumem_stream s) {
     }
     updated = make_buffer(PARAMETER_BYTES, s);
     if (updated == NULL) return NULL;
-    /* What is learnt in a step is here that there was one: byte k of the parameters says so of step k. */
+    /* What is learnt in a step is here that there was one: byte k of the parameters says so of
+     * step k. */
     check(gpumem_memcpy_async(updated, parameters, PARAMETER_BYTES, s), "update");
     check(gpumem_memset_async((char *)updated + step, 1, 1, s), "update");
     return updated;

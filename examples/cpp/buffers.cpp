@@ -1,4 +1,5 @@
-// Device memory owned by objects: freed when they go, in stream order, also when an exception passes.
+// Device memory owned by objects: freed when they go, in stream order, also when an exception
+// passes.
 #include <gpumem.hpp>
 
 #include <cstdio>

@@ -1,5 +1,6 @@
-// gpumem as a memory resource. With CCCL 3 on the include path (any CUDA 13 toolkit) gpumem::memory_resource is what
-// cuda::mr calls a resource, so RMM and Thrust take it; without CUDA the same class works with gpumem's own stream_ref.
+// gpumem as a memory resource. With CCCL 3 on the include path (any CUDA 13 toolkit)
+// gpumem::memory_resource is what cuda::mr calls a resource, so RMM and Thrust take it; without
+// CUDA the same class works with gpumem's own stream_ref.
 //
 // With RMM one line is enough, and every rmm::device_buffer comes from gpumem:
 //

@@ -1,8 +1,10 @@
-// A job larger than its device: buffers of three times the limit, used a few at a time in skewed random order.
+// A job larger than its device: buffers of three times the limit, used a few at a time in skewed
+// random order.
 //
-// Each step holds the buffers that it works on; gpumem brings those back that are elsewhere, and moves what was used
-// longest ago out of the device to make room. No line here says what goes where. Data goes to pinned memory of the
-// host, and when that is full to the directories in GPUMEM_DISK. At the end every byte is compared.
+// Each step holds the buffers that it works on; gpumem brings those back that are elsewhere, and
+// moves what was used longest ago out of the device to make room. No line here says what goes
+// where. Data goes to pinned memory of the host, and when that is full to the directories in
+// GPUMEM_DISK. At the end every byte is compared.
 //
 // Runs on a GPU, and without one on the host device (GPUMEM_BACKEND=host asks for it).
 //
@@ -111,7 +113,8 @@ class job {
     }
 
   private:
-    // Half of all uses are of an eighth of the buffers, as in real jobs: some data is hotter than other.
+    // Half of all uses are of an eighth of the buffers, as in real jobs: some data is hotter than
+    // other.
     block &pick() {
         const bool hot = random_() % 2 == 0;
         return blocks_[random_() % (hot ? std::max<std::size_t>(blocks_.size() / 8, 1) : blocks_.size())];
@@ -126,7 +129,8 @@ class job {
         return gpumem::held(b.memory, stream_);
     }
 
-    // The work, in place of kernels: writes a stripe of each buffer, and copies one from each to the next.
+    // The work, in place of kernels: writes a stripe of each buffer, and copies one from each to
+    // the next.
     void step() {
         std::array<block *, per_step> used;
         std::vector<gpumem::held> here;

@@ -235,7 +235,8 @@ def main():
         sys.exit(f"unknown argument {sys.argv[1]!r}: give none, or - for stdout")
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "training.csv.gz")
     with open(path, "wb") as file:
-        # No name and no time in the gzip header, so that the bytes do not depend on when it was made.
+        # No name and no time in the gzip header, so that the bytes do not depend on when it was
+        # made.
         with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=9, mtime=0) as packed:
             packed.write(data)
     print(f"{path}: {data.count(10) - 1} operations, {os.path.getsize(path)} bytes")

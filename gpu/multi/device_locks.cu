@@ -1,11 +1,13 @@
 // Whether mapping on one device waits for mapping on another.
 //
 //   device_locks [ROUNDS]            alone, then two threads, then two processes; prints ratios
-//   device_locks one DEVICE API      a process of the last: waits for a byte on stdin, prints µs for each cycle
+//   device_locks one DEVICE API      a process of the last: waits for a byte on stdin, prints µs
+//                                    for each cycle
 //
-// A cycle maps 64 MiB and unmaps it: by the driver's calls alone, with access for all devices, and by gpumem (an allocation that
-// grows the pool, its free, a trim). The driver has locks of its own; the question is whether gpumem adds to them, so what
-// two threads on two devices cost by gpumem, beside one thread, is compared with the same of the driver's calls, and of processes.
+// A cycle maps 64 MiB and unmaps it: by the driver's calls alone, with access for all devices, and
+// by gpumem (an allocation that grows the pool, its free, a trim). The driver has locks of its own;
+// the question is whether gpumem adds to them, so what two threads on two devices cost by gpumem,
+// beside one thread, is compared with the same of the driver's calls, and of processes.
 #include "common.cuh"
 
 
@@ -192,7 +194,8 @@ int main(int argc, char **argv) {
     for (int pool = 0; pool < 2; pool++)
         std::printf("figure %s: one thread %.1f us a cycle; two threads, a device each %.1f (%.2f); two processes %.1f (%.2f)\n", names[pool],
                     alone[pool], both[pool], both[pool] / alone[pool], several[pool], several[pool] / alone[pool]);
-    // What the driver itself adds when two threads map at once is not gpumem's; a tenth is left to chance.
+    // What the driver itself adds when two threads map at once is not gpumem's; a tenth is left to
+    // chance.
     const double own = both[1] - alone[1], drivers = both[0] - alone[0];
     const double added = own - std::max(drivers, 0.0);
     std::printf("figure two threads add %.1f us to a cycle of the driver's, %.1f us to one of gpumem's: gpumem's own share is %.1f us of %.1f\n",

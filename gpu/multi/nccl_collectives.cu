@@ -1,14 +1,20 @@
-// NCCL on gpumem's memory, a process a device: right results, and the speed of the same on cudaMalloc's memory.
+// NCCL on gpumem's memory, a process a device: right results, and the speed of the same on
+// cudaMalloc's memory.
 //
-//   nccl_collectives check [RANKS=2] [KIND...]   all-reduce, reduce-scatter, all-gather on every kind of memory, registered with
-//                                            ncclCommRegister and not, called directly and in a graph
-//   nccl_collectives speed [RANKS=2] [MiB=256]   all-reduce bandwidth on each kind, of that on cudaMalloc's
-//   nccl_collectives churn [RANKS=2] [SECONDS=10]   registered memory in use while the pool around it stitches and trims
+//   nccl_collectives check [RANKS=2] [KIND...]   all-reduce, reduce-scatter, all-gather on every
+//                                                kind of memory, registered with
+//                                            ncclCommRegister and not, called directly and in a
+//                                            graph
+//   nccl_collectives speed [RANKS=2] [MiB=256]   all-reduce bandwidth on each kind, of that on
+//                                                cudaMalloc's
+//   nccl_collectives churn [RANKS=2] [SECONDS=10]   registered memory in use while the pool around
+//                                                   it stitches and trims
 //
-// Kinds: cudaMalloc; pool (ordinary memory); stitched (ordinary memory out of the gaps between others); single
-// (GPUMEM_MALLOC_SINGLE_HANDLE); exportable; driver (exportable memory of the driver's, without gpumem, at addresses that
-// are used again as gpumem's are). ncclMemAlloc is never called. NCCL is loaded at run time: NCCL_LIBRARY, else
-// libnccl.so.2. The parent starts one process for each device and starts neither CUDA nor NCCL itself. Leave NVLink multicast off.
+// Kinds: cudaMalloc; pool (ordinary memory); stitched (ordinary memory out of the gaps between
+// others); single (GPUMEM_MALLOC_SINGLE_HANDLE); exportable; driver (exportable memory of the
+// driver's, without gpumem, at addresses that are used again as gpumem's are). ncclMemAlloc is
+// never called. NCCL is loaded at run time: NCCL_LIBRARY, else libnccl.so.2. The parent starts one
+// process for each device and starts neither CUDA nor NCCL itself. Leave NVLink multicast off.
 #include "common.cuh"
 
 #include <nccl.h>
@@ -23,7 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// ---- NCCL, loaded -------------------------------------------------------------------------------------------------------
+// ---- NCCL, loaded -------------------------------------------------------------------------------
 
 static struct {
     decltype(&ncclGetVersion) version;
@@ -81,7 +87,7 @@ static ncclComm_t comm;
         }                                                                                                              \
     } while (0)
 
-// ---- memory -------------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 static int rank_, ranks;
 static cudaStream_t stream;
@@ -164,7 +170,8 @@ static void to_driver(void *p) {
     }
 }
 
-// Blocks side by side, every other one freed, a limit at what is mapped, and then more than any one gap has.
+// Blocks side by side, every other one freed, a limit at what is mapped, and then more than any one
+// gap has.
 static const size_t TOOTH = 64 * MiB;
 static int stitched, not_stitched;
 
@@ -203,7 +210,8 @@ static Memory allocate(Kind kind, size_t bytes) {
     return m;
 }
 
-// How often a registration was refused, by kind. NCCL may say so, or go on without; both are within its contract.
+// How often a registration was refused, by kind. NCCL may say so, or go on without; both are within
+// its contract.
 static std::map<std::string, int> refused;
 
 static void register_it(Memory &m) {
@@ -224,7 +232,7 @@ static void release(Memory &m) {
     m.around.clear();
 }
 
-// ---- checking -----------------------------------------------------------------------------------------------------------
+// ---- checking -----------------------------------------------------------------------------------
 
 // What rank r sends in element i: small whole numbers, so that sums are exact.
 __device__ __host__ inline float value(int r, size_t i, int salt) { return (float)((int)((i * 7 + (size_t)salt) % 1021) + 3 * r); }
@@ -256,7 +264,7 @@ static u64 wrong() {
     return n;
 }
 
-// ---- the collectives ----------------------------------------------------------------------------------------------------
+// ---- the collectives ----------------------------------------------------------------------------
 
 enum What { ALL_REDUCE, ALL_REDUCE_IN_PLACE, REDUCE_SCATTER, ALL_GATHER, WHATS };
 static const char *const what_names[] = {"all-reduce", "all-reduce in place", "reduce-scatter", "all-gather"};
@@ -388,7 +396,7 @@ static void checks() {
     for (const auto &r : refused) std::printf("figure registration refused, %s: %d times\n", r.first.c_str(), r.second);
 }
 
-// ---- speed ----------------------------------------------------------------------------------------------------------------
+// ---- speed --------------------------------------------------------------------------------------
 
 static double median(std::vector<double> v) {
     std::nth_element(v.begin(), v.begin() + (long)v.size() / 2, v.end());
@@ -442,7 +450,8 @@ static bool speed(size_t bytes) {
         }
     bool good = true;
     for (size_t i = 0; i < rows.size(); i++) {
-        // The first row of each five is cudaMalloc's, with the same registration and the same way of calling.
+        // The first row of each five is cudaMalloc's, with the same registration and the same way
+        // of calling.
         const double plain = median(rows[i / KINDS * KINDS].ms), mine = median(rows[i].ms);
         const double bus = (double)bytes / mine / 1e6 * 2 * (ranks - 1) / ranks, ratio = plain / mine;
         if (rank_ == 0)
@@ -460,7 +469,7 @@ static bool speed(size_t bytes) {
     return good || rank_ != 0;
 }
 
-// ---- registered memory while the pool works -------------------------------------------------------------------------------
+// ---- registered memory while the pool works -----------------------------------------------------
 
 static void churn(double seconds) {
     const size_t bytes = 32 * MiB, n = bytes / 4;
@@ -487,7 +496,8 @@ static void churn(double seconds) {
         CUDA(cudaMemcpyAsync(&all, vote, sizeof all, cudaMemcpyDeviceToHost, stream));
         CUDA(cudaStreamSynchronize(stream));
         if (all == 0) break;
-        // Memory that is registered, used, deregistered and freed; the next has its addresses, or its physical memory.
+        // Memory that is registered, used, deregistered and freed; the next has its addresses, or
+        // its physical memory.
         Memory fresh[2] = {allocate(salt % 2 ? POOL : SINGLE, bytes), allocate(salt % 2 ? POOL : EXPORTABLE, bytes)};
         for (Memory &m : fresh) register_it(m);
         for (int i = 0; i < 24; i++) {
@@ -516,7 +526,7 @@ static void churn(double seconds) {
                     (u64)s.stitches, (u64)s.moved);
 }
 
-// ---- processes ------------------------------------------------------------------------------------------------------------
+// ---- processes ----------------------------------------------------------------------------------
 
 static int run_rank(int argc, char **argv, int in, int out) {
     if (std::getenv("GPUMEM_BACKEND") == nullptr) setenv("GPUMEM_BACKEND", "cuda", 1);

@@ -2,9 +2,10 @@
 //
 //   peer_maps
 //
-// For each device as the owner: memory by growth, by growth in place (realloc), by stitching, of one handle, exportable, guarded,
-// restored after eviction, and of a capture is filled by each other device and compared by the owner, and the other way round.
-// Without peer access between the devices only copies are made. Then copies of pool memory beside copies of cudaMalloc's: as fast?
+// For each device as the owner: memory by growth, by growth in place (realloc), by stitching, of
+// one handle, exportable, guarded, restored after eviction, and of a capture is filled by each
+// other device and compared by the owner, and the other way round. Without peer access between the
+// devices only copies are made. Then copies of pool memory beside copies of cudaMalloc's: as fast?
 #include "common.cuh"
 
 #include <algorithm>
@@ -61,7 +62,8 @@ static void every_map(int owner, cudaStream_t *streams, const Reports &reports) 
         }
         OWN(gpumem_free_async(p, handle(s)));
     }
-    // What only stitching can satisfy: fifteen blocks of 64 MiB in 1 GiB, every other one freed, then 256 MiB.
+    // What only stitching can satisfy: fifteen blocks of 64 MiB in 1 GiB, every other one freed,
+    // then 256 MiB.
     CUDA(cudaStreamSynchronize(s));
     OWN(gpumem_device_trim(owner, 0));
     const u64 before = stats_of(owner).stitches;

@@ -2,11 +2,13 @@
 //
 //   peer_torture [seconds=60] [threads=4] [limit MiB=4096] [seed=1] [break]
 //
-// Each block is filled by a kernel with a pattern of its owner's id and compared, every word, by another before it is freed; either
-// kernel may run on a device that the block is not on. Blocks are copied between devices and checked there, freed and
-// reallocated in the order of streams of other devices, handed to other threads, and evicted and restored. A limit on each device
-// makes large requests stitch. Ends with 1 when a word is wrong, a call fails, a limit is passed, or a device has never
-// stitched. With `break`, some blocks are freed before a kernel of another device is done with them: the torture must find that.
+// Each block is filled by a kernel with a pattern of its owner's id and compared, every word, by
+// another before it is freed; either kernel may run on a device that the block is not on. Blocks
+// are copied between devices and checked there, freed and reallocated in the order of streams of
+// other devices, handed to other threads, and evicted and restored. A limit on each device makes
+// large requests stitch. Ends with 1 when a word is wrong, a call fails, a limit is passed, or a
+// device has never stitched. With `break`, some blocks are freed before a kernel of another device
+// is done with them: the torture must find that.
 #include "common.cuh"
 
 #include <atomic>
@@ -79,7 +81,8 @@ class Worker {
     }
     const Stream &at(int i) { return streams_[(size_t)i]; }
 
-    // Makes the stream's device current where the handle alone does not say which is meant; else any.
+    // Makes the stream's device current where the handle alone does not say which is meant; else
+    // any.
     gpumem_stream named(int i) {
         const Stream &s = at(i);
         const bool is_default = s.s == nullptr || s.s == cudaStreamPerThread;
@@ -269,7 +272,8 @@ class Worker {
         filled(to, b);
     }
 
-    // A copy of a block on another device, or the same. The copy and the original hold the same words.
+    // A copy of a block on another device, or the same. The copy and the original hold the same
+    // words.
     void copy() {
         if (blocks_.empty()) return;
         const size_t n = below(blocks_.size());
@@ -344,7 +348,8 @@ class Worker {
         mine_[(size_t)b.home] -= (int64_t)b.bytes;
     }
 
-    // Blocks of middling size, every other one freed, then one as large as the gaps together: no single gap holds it.
+    // Blocks of middling size, every other one freed, then one as large as the gaps together: no
+    // single gap holds it.
     void comb() {
         const size_t tooth = 8 * MiB + below(16 << 20);
         const int s = any_stream();

@@ -2,10 +2,12 @@
 //
 //   processes
 //
-// Process 0 allocates on device 0, process 1 on device 1, and so on; each exports and sends the descriptors to all the others over Unix
-// sockets. Each imports what it gets, once as memory of the exporter's device and once as memory of its own, and compares
-// every word by kernels of its own device; then it writes, and the exporter compares. An exporter frees, and the imports must
-// live on; a process that ends with imports mapped must not disturb the others. The parent starts no CUDA.
+// Process 0 allocates on device 0, process 1 on device 1, and so on; each exports and sends the
+// descriptors to all the others over Unix sockets. Each imports what it gets, once as memory of the
+// exporter's device and once as memory of its own, and compares every word by kernels of its own
+// device; then it writes, and the exporter compares. An exporter frees, and the imports must live
+// on; a process that ends with imports mapped must not disturb the others. The parent starts no
+// CUDA.
 #include "common.cuh"
 
 #include <csignal>
@@ -92,7 +94,8 @@ static void run() {
                 send_fd(r, fd);
                 close(fd);
             }
-        // As memory of the exporter's device, where that can be reached; then as memory of this one's.
+        // As memory of the exporter's device, where that can be reached; then as memory of this
+        // one's.
         struct Import { void *p; int of, size; };
         std::vector<Import> imports;
         for (int r = 0; r < ranks; r++) {
@@ -104,7 +107,8 @@ static void run() {
                     void *p = nullptr;
                     const gpumem_status status = gpumem_import_fd(fd, sizes[i], as, &p);
                     if (status != GPUMEM_OK && as == rank_) {
-                        // Memory of another device as this one's: refused is an answer, wrong contents are not.
+                        // Memory of another device as this one's: refused is an answer, wrong
+                        // contents are not.
                         char text[512];
                         gpumem_last_error(text, sizeof text);
                         if (round == 0 && i == 0 && rank_ == 0) std::printf("figure import on another device: %s\n", text);

@@ -78,7 +78,7 @@ if gpu:
     torch.cuda.set_device(device)
 
 
-# ---- the model --------------------------------------------------------------------------------------------------------------
+# ---- the model -----------------------------------------------------------------------------------
 
 
 class Norm(nn.Module):
@@ -162,7 +162,7 @@ def build(strategy, layers=LAYERS):
     return model
 
 
-# ---- training ---------------------------------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 
 def wait():
@@ -259,7 +259,8 @@ def train(strategy):
         times.append((time.perf_counter() - start) * 1e3)
         losses.append(loss.item())
         most, reserved = max(most, used() - others), max(reserved, cuda("memory_reserved"))
-    # Batches of one shape: the steps whose time is compared, as those of new shapes are also the kernels' first.
+    # Batches of one shape: the steps whose time is compared, as those of new shapes are also the
+    # kernels' first.
     same = torch.randint(0, VOCABULARY, (max(1, TOKENS // 1024), min(1024, LONGEST)), generator=torch.Generator().manual_seed(rank)).to(device)
     steady = []
     for _ in range(STEPS):

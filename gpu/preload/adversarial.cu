@@ -1,5 +1,6 @@
-// What breaks careless allocators: `adversarial late|late_async|capture|reset|destructor|fork|threads|torture [SECONDS]`. Prints
-// "wrong 0" when every byte is right, and the same with gpumem and without.
+// What breaks careless allocators: `adversarial
+// late|late_async|capture|reset|destructor|fork|threads|torture [SECONDS]`. Prints "wrong 0" when
+// every byte is right, and the same with gpumem and without.
 #include "check.cuh"
 #include <atomic>
 #include <chrono>
@@ -26,7 +27,8 @@ static unsigned long long count_of(const uint32_t *p, size_t words, uint32_t see
     return n;
 }
 
-// A kernel that runs for a second and then writes: the memory is freed meanwhile, and must not be anybody else's yet.
+// A kernel that runs for a second and then writes: the memory is freed meanwhile, and must not be
+// anybody else's yet.
 static int late(bool async) {
     unsigned long long wrong = 0;
     cudaStream_t busy, other;
@@ -98,7 +100,8 @@ static int capture() {
     return wrong || failed;
 }
 
-// With gpumem a cudaFree of another thread's waits for the end of the capture, where the driver would end it: run with gpumem only.
+// With gpumem a cudaFree of another thread's waits for the end of the capture, where the driver
+// would end it: run with gpumem only.
 static int capture_free() {
     cudaStream_t s;
     uint32_t *p, *q;
@@ -171,7 +174,8 @@ static int forks() {
     return 0;
 }
 
-// Random work: blocks are filled by one kernel and checked by a later one, on streams that only events order.
+// Random work: blocks are filled by one kernel and checked by a later one, on streams that only
+// events order.
 static void torture(unsigned seed, double seconds, std::atomic<unsigned long long> *wrong, std::atomic<unsigned long long> *done, size_t most) {
     std::mt19937_64 random(seed);
     struct Block { uint32_t *p; size_t words; uint32_t seed; int stream; bool async; };
@@ -211,7 +215,8 @@ static void torture(unsigned seed, double seconds, std::atomic<unsigned long lon
             verify<<<32, 256, 0, streams[on]>>>(b.p, b.words, b.seed, bad);
             // What is written last would be seen in somebody else's block.
             fill<<<32, 256, 0, streams[on]>>>(b.p, b.words, ~b.seed);
-            // Memory of cudaMallocAsync is freed in a stream's order: the driver's cudaFree does not wait for its users.
+            // Memory of cudaMallocAsync is freed in a stream's order: the driver's cudaFree does
+            // not wait for its users.
             if (b.async) CHECK(cudaFreeAsync(b.p, streams[on]));
             else CHECK(cudaFree(b.p));
             held -= b.words * 4;

@@ -1,4 +1,5 @@
-// A program of the driver API: `driver direct|dlsym|proc primary|created`. What it prints is the same with gpumem and without.
+// A program of the driver API: `driver direct|dlsym|proc primary|created`. What it prints is the
+// same with gpumem and without.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

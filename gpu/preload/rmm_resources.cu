@@ -1,4 +1,5 @@
-// RMM's resources over CUDA itself: cuda (cudaMalloc) and cuda_async (a pool of its own, or the default one).
+// RMM's resources over CUDA itself: cuda (cudaMalloc) and cuda_async (a pool of its own, or the
+// default one).
 #include "check.cuh"
 #include <rmm/cuda_stream.hpp>
 #include <rmm/device_buffer.hpp>

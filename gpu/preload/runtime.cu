@@ -1,5 +1,5 @@
-// A program of the CUDA runtime: allocates by every call there is, computes, prints what came out. The same with gpumem and
-// without.
+// A program of the CUDA runtime: allocates by every call there is, computes, prints what came out.
+// The same with gpumem and without.
 #include "check.cuh"
 #include <vector>
 

@@ -28,7 +28,8 @@ extern "C" {
  *
  * Holds, for more data than the device holds:
  *
- *   gpumem_hold(w);                                     (there now, restored if need be, and to stay)
+ *   gpumem_hold(w);                                     (there now, restored if need be, and to
+ *                                                       stay)
  *   kernel<<<.., stream>>>(w);
  *   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
  *
@@ -117,9 +118,9 @@ typedef struct gpumem_location {
 // Allocations that are not held may move out to make room.
 // Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
 // GPUMEM_ERROR_CAPTURING when what would make room is used by a stream that is being captured,
-// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DRIVER,
-// GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it
-// was, and is not held.
+// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
+// GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the
+// allocation stays where it was, and is not held.
 gpumem_status gpumem_hold(void *ptr);
 
 // Ends one hold. All use of the memory so far has been submitted to s, or is ordered before it.

@@ -145,8 +145,8 @@ typedef struct gpumem_event {
     int32_t device;
 } gpumem_event;
 
-// Called with each event, when the call that it is of has let go of its locks. It must not unwind. It
-// may call gpumem; that makes no events.
+// Called with each event, when the call that it is of has let go of its locks. It must not unwind.
+// It may call gpumem; that makes no events.
 typedef void (*gpumem_event_callback)(const struct gpumem_event *event, void *user);
 
 // Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns

@@ -73,8 +73,9 @@ typedef struct gpumem_stats {
     uint64_t unknown_pointers;
     // Frees by id (gpumem_free_id) of allocations that were gone already, a count.
     uint64_t late_frees;
-    // Requests that the pool had no memory for, a count: also those for which room was made then by
-    // moving evictable memory out, but not those that a reservation or a limit of a space refused.
+    // Requests that the pool had no memory for, a count: also those for which room was made then
+    // by moving evictable memory out, but not those that a reservation or a limit of a space
+    // refused.
     uint64_t out_of_memory;
     // The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
     uint64_t limit;

@@ -111,8 +111,8 @@ impl Quarantine {
         true
     }
 
-    /// Waits for the oldest batches until no more than `most` bytes wait. No lock is held meanwhile:
-    /// the event may come to stand for a later batch, and this waits longer.
+    /// Waits for the oldest batches until no more than `most` bytes wait. No lock is held
+    /// meanwhile: the event may come to stand for a later batch, and this waits longer.
     fn wait(&self, home: &impl Home, most: u64) {
         loop {
             self.poll_some(home, false);

@@ -1,5 +1,5 @@
-//! What a thread does once its call has let go of its locks: calls of functions that the program has
-//! given, which may call gpumem again and would wait for ever for a lock that the thread itself
+//! What a thread does once its call has let go of its locks: calls of functions that the program
+//! has given, which may call gpumem again and would wait for ever for a lock that the thread itself
 //! holds.
 
 use std::cell::{Cell, RefCell};

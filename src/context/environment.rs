@@ -25,7 +25,8 @@ use std::ffi::OsString;
 
 /// Variables with this prefix belong to gpumem's tests.
 const TEST_PREFIX: &str = "GPUMEM_TEST_";
-/// With at most so many letters wrong, missing or exchanged, a name is taken for the one that was meant.
+/// With at most so many letters wrong, missing or exchanged, a name is taken for the one that was
+/// meant.
 const LIKELY_SLIPS: usize = 2;
 /// Read by the bindings, which find this library by it.
 const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
@@ -85,7 +86,7 @@ pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     unknown.iter().map(sentence).collect()
 }
 
-// ---- reading ------------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 pub(super) struct Environment<'a> {
     pub(super) lookup: &'a dyn Fn(&str) -> Option<OsString>,

@@ -247,7 +247,8 @@ impl Context {
         }
     }
 
-    /// An error where there are no pools; its text is what `needs` one, and goes on with "the pool".
+    /// An error where there are no pools; its text is what `needs` one, and goes on with "the
+    /// pool".
     fn want_pool(&self, needs: &str) -> Result<()> {
         match self.config.pool {
             true => Ok(()),

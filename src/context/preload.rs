@@ -1,5 +1,5 @@
-//! The settings that only `libgpumem_preload.so` reads. They are here because `gpumem run` checks them too,
-//! before the program starts.
+//! The settings that only `libgpumem_preload.so` reads. They are here because `gpumem run` checks
+//! them too, before the program starts.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 

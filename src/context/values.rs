@@ -20,7 +20,7 @@ const LARGEST_HOST: u64 = 1024 * TIB;
 /// The largest extent, hence the largest page size.
 pub(super) const LARGEST_PAGE: u64 = GIB;
 
-// ---- one of a few words ---------------------------------------------------------------------------------------------
+// ---- one of a few words -------------------------------------------------------------------------
 
 /// What a list of words means; the first word of a value is how it is written.
 pub(super) type Words<T> = [(&'static str, T)];
@@ -47,7 +47,7 @@ pub(super) const SWITCHES: [(&str, bool); 8] = [
     ("no", false),
 ];
 
-// ---- numbers --------------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 /// Bytes, or a number with `K`, `M`, `G` or `T`.
 pub(super) fn any_size(text: &str) -> Option<u64> {
@@ -187,7 +187,7 @@ pub(super) fn interval_text(interval: Duration) -> String {
     }
 }
 
-// ---- several in one -------------------------------------------------------------------------------------------------
+// ---- several in one -----------------------------------------------------------------------------
 
 pub(super) fn arena_debug(text: &str) -> Option<DebugMode> {
     let mut mode = DebugMode::default();

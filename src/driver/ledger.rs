@@ -39,8 +39,8 @@ pub struct Book {
     pages: Mutex<Pages>,
     /// By device: whether memory is made exportable.
     exportable: Vec<bool>,
-    /// Everything has been undone. What still calls, as a thread that gives free memory back now and
-    /// then, names what may be another's by now.
+    /// Everything has been undone. What still calls, as a thread that gives free memory back now
+    /// and then, names what may be another's by now.
     ended: AtomicBool,
 }
 
@@ -161,7 +161,8 @@ impl Wrap<Book> {
         let mut first = Ok(());
         for (at, mapping) in mapped {
             if let Err(e) = self.inner().set_access(at, mapping.0, &[guest]) {
-                // Another thread may have unmapped it meanwhile. What is there since names the guest.
+                // Another thread may have unmapped it meanwhile. What is there since names the
+                // guest.
                 if self.hook.pages().mapped.get(&at) == Some(&mapping) {
                     first = first.and(Err(e));
                 }
@@ -176,8 +177,8 @@ impl Wrap<Book> {
     }
 
     /// Unmaps everything, drops every handle and gives every address back. What the device still
-    /// does there faults, and who thinks it owns any of it is wrong from now on: every later call is
-    /// `ShuttingDown`. A failure does not stop it; the first is returned.
+    /// does there faults, and who thinks it owns any of it is wrong from now on: every later call
+    /// is `ShuttingDown`. A failure does not stop it; the first is returned.
     pub fn tear_down(&self, dev: DeviceId) -> Result<()> {
         self.hook.ended.store(true, Relaxed);
         let pages = std::mem::take(&mut *self.hook.pages());

@@ -107,7 +107,7 @@ pub trait Driver: Send + Sync {
     /// The driver's version for people, e.g. `CUDA 13.0`.
     fn version(&self) -> String;
 
-    // ---- devices ------------------------------------------------------------------------------------------------
+    // ---- devices --------------------------------------------------------------------------------
     /// How many devices there are; at least one.
     fn device_count(&self) -> u32;
     /// Facts about a device.
@@ -135,7 +135,7 @@ pub trait Driver: Send + Sync {
         0
     }
 
-    // ---- virtual memory -----------------------------------------------------------------------------------------
+    // ---- virtual memory -------------------------------------------------------------------------
     /// Reserves `size` bytes of addresses (multiple of the granularity, not 0), aligned to `align`
     /// (power of two).
     fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64>;
@@ -163,7 +163,7 @@ pub trait Driver: Send + Sync {
     /// addresses faults, so the caller has waited for it.
     fn unmap(&self, va: u64, size: u64) -> Result<()>;
 
-    // ---- streams and order --------------------------------------------------------------------------------------
+    // ---- streams and order ----------------------------------------------------------------------
     /// The device a stream belongs to. The legacy and per-thread streams belong to the current
     /// device.
     fn stream_device(&self, s: StreamHandle) -> Result<DeviceId>;
@@ -214,7 +214,7 @@ pub trait Driver: Send + Sync {
     /// Waits for the mark. Blocks. Legal during capture.
     fn event_sync(&self, dev: DeviceId, e: EventHandle) -> Result<()>;
 
-    // ---- captures and graphs --------------------------------------------------------------------------------------
+    // ---- captures and graphs --------------------------------------------------------------------
     /// Starts capturing `s`: work submitted to it becomes nodes of a graph and does not run.
     /// `Invalid` for the legacy default stream, `Capturing` when it is being captured already; a
     /// capture in progress is not harmed by either.
@@ -249,7 +249,7 @@ pub trait Driver: Send + Sync {
     /// Counts a graph's nodes.
     fn graph_nodes(&self, g: GraphHandle) -> Result<GraphNodes>;
 
-    // ---- data ---------------------------------------------------------------------------------------------------
+    // ---- data -----------------------------------------------------------------------------------
     /// Copies `size` bytes, in stream order, between any two of: device memory, pinned host memory,
     /// pageable host memory. The ranges do not overlap. When the call returns, pageable memory that
     /// was read may be changed, and pageable memory that was written holds the data. While `s` is
@@ -268,7 +268,7 @@ pub trait Driver: Send + Sync {
     /// Frees page-locked memory of either kind, which any device may do. Blocks.
     fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
 
-    // ---- the driver's own allocator, for comparison and where it alone manages memory ------------
+    // ---- the driver's own allocator, for comparison and where it alone manages memory -----------
     /// `cudaMallocAsync` from the device's default pool.
     fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64>;
     /// `cudaFreeAsync`.

@@ -139,9 +139,9 @@ impl Recorder {
         self.running().is_some_and(|r| r.file.is_some())
     }
 
-    /// Nanoseconds of the clock of events. It is the system's, which takes 33 ns on a Xeon where the
-    /// processor's counter takes 12. But that is read out of order, so a malloc could seem earlier
-    /// than the free whose address it got; with a fence before it, it takes 23.
+    /// Nanoseconds of the clock of events. It is the system's, which takes 33 ns on a Xeon where
+    /// the processor's counter takes 12. But that is read out of order, so a malloc could seem
+    /// earlier than the free whose address it got; with a fence before it, it takes 23.
     #[inline]
     pub fn now(&self) -> u64 {
         process::monotonic_ns().saturating_sub(self.epoch)
@@ -151,9 +151,9 @@ impl Recorder {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a recording; the file that is written. One with a file takes the place of one without,
-    /// and one without does nothing while another is under way, which keeps the last events too.
-    /// `Invalid` while one to a file is under way, or when the file cannot be made.
+    /// Begins a recording; the file that is written. One with a file takes the place of one
+    /// without, and one without does nothing while another is under way, which keeps the last
+    /// events too. `Invalid` while one to a file is under way, or when the file cannot be made.
     pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
         let _changing = lock(&self.changing);
         match self.running() {
@@ -227,8 +227,8 @@ impl Recorder {
         info.to_string()
     }
 
-    /// Ends the recording to a file and waits until it is written; `None` when none is under way, or
-    /// in a forked child.
+    /// Ends the recording to a file and waits until it is written; `None` when none is under way,
+    /// or in a forked child.
     pub fn stop(&self) -> Option<Summary> {
         let _changing = lock(&self.changing);
         self.is_recording().then(|| self.finish())?

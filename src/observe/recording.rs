@@ -41,8 +41,8 @@ pub struct Recording {
     pub cut_off: u64,
 }
 
-/// How many times its own length of a file is looked at in vain: every head in it may lie, and claim
-/// all that follows.
+/// How many times its own length of a file is looked at in vain: every head in it may lie, and
+/// claim all that follows.
 const PATIENCE: usize = 16;
 
 /// Whether a file that begins with these bytes is a recording.

@@ -2,8 +2,8 @@
 
 use super::problem::{Reserved, Step};
 
-/// How many bytes the union of ranges of one arena covers, as changes (step, whether they come, bytes), in order of steps.
-/// Each range has bytes and steps.
+/// How many bytes the union of ranges of one arena covers, as changes (step, whether they come,
+/// bytes), in order of steps. Each range has bytes and steps.
 pub(super) fn covered(ranges: &[&Reserved]) -> Vec<(Step, bool, u64)> {
     let mut ends: Vec<u64> = ranges.iter().flat_map(|r| [r.offset, r.offset + r.size]).collect();
     ends.sort_unstable();
@@ -14,7 +14,8 @@ pub(super) fn covered(ranges: &[&Reserved]) -> Vec<(Step, bool, u64)> {
         changes.push((range.during.upper, false, i));
     }
     changes.sort_unstable();
-    // How many ranges cover each stretch between two ends: few ranges are reserved, so that walking along is cheap.
+    // How many ranges cover each stretch between two ends: few ranges are reserved, so that walking
+    // along is cheap.
     let mut over = vec![0u32; ends.len()];
     let mut events = Vec::new();
     for (step, begins, i) in changes {

@@ -22,8 +22,9 @@ pub enum LayoutStatus {
     Feasible = 1,
     /// No layout fits the capacities: proved, by sums or by a search that came to its end.
     Infeasible = 2,
-    /// None that fits the capacities was found with the effort, in the time or until cancelled; there may be one. Not
-    /// used when the lower bound is above all capacities together: that is proved.
+    /// None that fits the capacities was found with the effort, in the time or until cancelled;
+    /// there may be one. Not used when the lower bound is above all capacities together: that is
+    /// proved.
     OutOfTime = 3,
 }
 
@@ -42,39 +43,43 @@ impl LayoutStatus {
 /// What one arena needs, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaUse {
-    /// The end of its highest buffer, guard included, or reserved range, whichever is higher. What never occupies a
-    /// byte does not count: buffers and ranges that are empty or live at no step. 0 when nothing is in it.
+    /// The end of its highest buffer, guard included, or reserved range, whichever is higher. What
+    /// never occupies a byte does not count: buffers and ranges that are empty or live at no step.
+    /// 0 when nothing is in it.
     pub size: u64,
-    /// No layout of the buffers that are in it can be smaller: at most the bound of [`Layout::lower_bound`] for those
-    /// buffers and this arena alone.
+    /// No layout of the buffers that are in it can be smaller: at most the bound of
+    /// [`Layout::lower_bound`] for those buffers and this arena alone.
     pub lower_bound: u64,
 }
 
 /// A slot for every buffer.
 ///
-/// `size == Σ arenas.size`, `lower_bound ≤ size` when there are slots, and `status == Optimal` when they are equal.
-/// [`verify`](super::verify()) checks what is said here.
+/// `size == Σ arenas.size`, `lower_bound ≤ size` when there are slots, and `status == Optimal` when
+/// they are equal. [`verify`](super::verify()) checks what is said here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// By buffer. `None` for buffers of a kind left out, and for all when `status` is `Infeasible` or `OutOfTime`.
+    /// By buffer. `None` for buffers of a kind left out, and for all when `status` is `Infeasible`
+    /// or `OutOfTime`.
     pub slots: Vec<Option<Slot>>,
     /// By arena.
     pub arenas: Vec<ArenaUse>,
-    /// Bytes of all arenas together. Without slots, of the smallest layout found that ignores the capacities, or 0 if
-    /// none was made.
+    /// Bytes of all arenas together. Without slots, of the smallest layout found that ignores the
+    /// capacities, or 0 if none was made.
     pub size: u64,
-    /// No layout can be smaller, bytes. At least the largest sum of what is live at one step in all arenas together:
-    /// buffers with their guards, and the bytes that reserved ranges cover. At most what else follows from sums: by
-    /// arena, of the buffers that can be nowhere else, the same sum, the highest end of a fixed buffer or reserved
-    /// range, and without reuse all of them side by side. Padding for alignment is not counted, nor what a search
-    /// proved: `Optimal` says that.
+    /// No layout can be smaller, bytes. At least the largest sum of what is live at one step in all
+    /// arenas together: buffers with their guards, and the bytes that reserved ranges cover. At
+    /// most what else follows from sums: by arena, of the buffers that can be nowhere else, the
+    /// same sum, the highest end of a fixed buffer or reserved range, and without reuse all of them
+    /// side by side. Padding for alignment is not counted, nor what a search proved: `Optimal` says
+    /// that.
     pub lower_bound: u64,
-    /// What the buffers that occupy bytes and are not left out would take side by side, guards included and padding
-    /// for alignment not, bytes.
+    /// What the buffers that occupy bytes and are not left out would take side by side, guards
+    /// included and padding for alignment not, bytes.
     pub total_unshared: u64,
     /// How good it is.
     pub status: LayoutStatus,
-    /// Whether the search was cancelled, or stopped by the clock rather than by its effort: another run may differ.
+    /// Whether the search was cancelled, or stopped by the clock rather than by its effort: another
+    /// run may differ.
     pub interrupted: bool,
     /// How long planning took.
     pub elapsed: Duration,

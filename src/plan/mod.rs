@@ -1,8 +1,9 @@
-//! The static planner: buffers with known sizes and live ranges, laid out in one arena that is as small as can be.
+//! The static planner: buffers with known sizes and live ranges, laid out in one arena that is as
+//! small as can be.
 //!
-//! The problem is offset assignment, also called dynamic storage allocation: buffers that are live at the same step
-//! must not share bytes, and the arena's size is to be minimal. It is NP-hard; the largest sum of sizes live at one step
-//! is a lower bound that real traces come very near to.
+//! The problem is offset assignment, also called dynamic storage allocation: buffers that are live
+//! at the same step must not share bytes, and the arena's size is to be minimal. It is NP-hard; the
+//! largest sum of sizes live at one step is a lower bound that real traces come very near to.
 //!
 //! | file | holds |
 //! |---|---|
@@ -13,8 +14,9 @@
 //! | [`mod@verify`] | says whether a layout is right, sharing no code with the solver |
 //! | [`mod@report`], [`mod@svg`] | a layout as text, CSV and picture |
 //!
-//! Everything here is pure: no driver, no unsafe, no clock but the one that a time limit asks for, and the same
-//! problem with the same options gives the same layout on every machine. `docs/spec/planner.md` is the specification.
+//! Everything here is pure: no driver, no unsafe, no clock but the one that a time limit asks for,
+//! and the same problem with the same options gives the same layout on every machine.
+//! `docs/spec/planner.md` is the specification.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

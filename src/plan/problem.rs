@@ -1,7 +1,7 @@
 //! What is to be laid out.
 //!
-//! Steps are positions in the execution order, counted from 0; ranges of them are half-open, `[lower, upper)`. Bytes
-//! are `u64` and every sum is checked.
+//! Steps are positions in the execution order, counted from 0; ranges of them are half-open,
+//! `[lower, upper)`. Bytes are `u64` and every sum is checked.
 
 use crate::base::{Error, Result};
 use std::fmt;
@@ -9,15 +9,16 @@ use std::fmt;
 /// A position in the execution order.
 pub type Step = u64;
 
-/// Most buffers of one problem: indices are 32 bits wide in the solver, and a few values mark special cases.
+/// Most buffers of one problem: indices are 32 bits wide in the solver, and a few values mark
+/// special cases.
 pub const MAX_BUFFERS: usize = (u32::MAX - 16) as usize;
 
-/// Largest offset, size or sum of sizes accepted, bytes. Above it are addresses that no machine has, and below it
-/// no sum of two values can overflow.
+/// Largest offset, size or sum of sizes accepted, bytes. Above it are addresses that no machine
+/// has, and below it no sum of two values can overflow.
 pub const MAX_BYTES: u64 = 1 << 62;
 
-/// Largest alignment accepted, bytes: more than any memory can have, and of buffers that ask for it two million add up
-/// to no more padding than [`MAX_BYTES`].
+/// Largest alignment accepted, bytes: more than any memory can have, and of buffers that ask for it
+/// two million add up to no more padding than [`MAX_BYTES`].
 pub const MAX_ALIGNMENT: u64 = 1 << 40;
 
 /// A half-open range of steps.
@@ -125,9 +126,10 @@ pub enum Place {
 
 /// One buffer.
 ///
-/// It occupies bytes `[offset, offset + size + guard)` of its arena at every step of `[lower, upper)` that is in none of
-/// `gaps`. A buffer of no bytes, or live at no step, occupies nothing, its guard included: it gets an offset that is
-/// aligned and otherwise says nothing, and shares it with whatever is there.
+/// It occupies bytes `[offset, offset + size + guard)` of its arena at every step of `[lower,
+/// upper)` that is in none of `gaps`. A buffer of no bytes, or live at no step, occupies nothing,
+/// its guard included: it gets an offset that is aligned and otherwise says nothing, and shares it
+/// with whatever is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Bytes, without the guard.
@@ -136,8 +138,8 @@ pub struct Buffer {
     pub lower: Step,
     /// First step after its last use.
     pub upper: Step,
-    /// Steps in between at which it holds nothing: in order, apart, inside `[lower, upper)`. Its contents do not
-    /// survive a gap, its offset does.
+    /// Steps in between at which it holds nothing: in order, apart, inside `[lower, upper)`. Its
+    /// contents do not survive a gap, its offset does.
     pub gaps: Vec<Interval>,
     /// Its offset is a multiple of this power of two.
     pub alignment: u64,
@@ -240,7 +242,8 @@ impl Buffer {
     }
 }
 
-/// Bytes of an arena that no buffer may use during some steps: memory of another plan, or of the caller.
+/// Bytes of an arena that no buffer may use during some steps: memory of another plan, or of the
+/// caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// The arena.
@@ -367,7 +370,8 @@ impl Problem {
         Ok(())
     }
 
-    /// Adds an arena. A buffer bound to none goes to the first arena, in order of adding, that has room for it.
+    /// Adds an arena. A buffer bound to none goes to the first arena, in order of adding, that has
+    /// room for it.
     pub fn add_arena(&mut self, arena: Arena) -> u32 {
         self.arenas.push(arena);
         self.arenas.len() as u32 - 1
@@ -378,14 +382,14 @@ impl Problem {
         self.left_out = kinds;
     }
 
-    /// Whether buffers that are not live together may share bytes (the default). Without, each has bytes of its own:
-    /// for finding out whether a wrong result comes from sharing.
+    /// Whether buffers that are not live together may share bytes (the default). Without, each has
+    /// bytes of its own: for finding out whether a wrong result comes from sharing.
     pub fn set_reuse(&mut self, reuse: bool) {
         self.reuse = reuse;
     }
 
-    /// Makes every offset a multiple of `unit` bytes, which need not be a power of two: the size of the elements of
-    /// all buffers, so that offsets can count elements. 1 for none.
+    /// Makes every offset a multiple of `unit` bytes, which need not be a power of two: the size of
+    /// the elements of all buffers, so that offsets can count elements. 1 for none.
     pub fn set_unit(&mut self, unit: u64) -> Result<()> {
         if unit == 0 || unit > MAX_BYTES {
             return Err(Error::invalid(format!("unit {unit} must be from 1 to 2^62 bytes")));

@@ -10,8 +10,9 @@ use std::fmt::Write;
 
 /// The first step at which most bytes are live, and the buffers live there, in order of adding.
 ///
-/// Guards count, and the bytes that reserved ranges cover; kinds left out and steps in gaps do not. Without reuse every
-/// buffer keeps its bytes from the first step of any to the last. `(0, [])` when nothing occupies anything.
+/// Guards count, and the bytes that reserved ranges cover; kinds left out and steps in gaps do not.
+/// Without reuse every buffer keeps its bytes from the first step of any to the last. `(0, [])`
+/// when nothing occupies anything.
 pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
     let (step, bytes) = peak(problem);
     if bytes == 0 {
@@ -23,7 +24,8 @@ pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
     (step, placed(problem).filter(|(_, b)| live(b)).map(|(id, _)| id).collect())
 }
 
-/// The bytes live at [`critical`]'s step, those that reserved ranges cover included. Arenas need this together, at least; more than 2^64 counts as that.
+/// The bytes live at [`critical`]'s step, those that reserved ranges cover included. Arenas need
+/// this together, at least; more than 2^64 counts as that.
 pub fn peak_bytes(problem: &Problem) -> u64 {
     u64::try_from(peak(problem).1).unwrap_or(u64::MAX)
 }
@@ -51,7 +53,8 @@ fn kept_without_reuse(problem: &Problem) -> Option<Interval> {
     lives.reduce(|a, b| Interval::new(a.lower.min(b.lower), a.upper.max(b.upper)))
 }
 
-/// Bytes live, as `(from this step on, bytes)` in order of steps; ends with 0 bytes unless it is empty.
+/// Bytes live, as `(from this step on, bytes)` in order of steps; ends with 0 bytes unless it is
+/// empty.
 pub(super) fn live_curve(problem: &Problem) -> Vec<(Step, u128)> {
     // One list of both ends: bytes that come, as they are, and bytes that go, negative.
     let mut changes: Vec<(Step, i64)> = Vec::new();
@@ -87,10 +90,11 @@ pub(super) fn live_curve(problem: &Problem) -> Vec<(Step, u128)> {
 
 /// The layout as text, one line per buffer.
 ///
-/// Lines that begin with `#` are about the whole: the first has `key=value` pairs, bytes but for `status` and `gap` (above
-/// the lower bound, as a share of it). The others have columns separated by tabs, named by the last `#` line before them:
-/// offset, size, id (the position in the problem), name (`-` without one; backslashes and control characters escaped)
-/// and the half-open ranges of steps at which it is live, `lower-upper`, separated by blanks; with several arenas also the
+/// Lines that begin with `#` are about the whole: the first has `key=value` pairs, bytes but for
+/// `status` and `gap` (above the lower bound, as a share of it). The others have columns separated
+/// by tabs, named by the last `#` line before them: offset, size, id (the position in the problem),
+/// name (`-` without one; backslashes and control characters escaped) and the half-open ranges of
+/// steps at which it is live, `lower-upper`, separated by blanks; with several arenas also the
 /// arena. Sorted by arena, offset, id. Buffers without a slot are counted and not listed.
 pub fn report(problem: &Problem, layout: &Layout) -> String {
     let several = problem.arenas().len() > 1;
@@ -187,13 +191,15 @@ fn name_field(name: Option<&str>) -> String {
 
 /// The problem and its layout as CSV with a header, one record per buffer in order of adding.
 ///
-/// Columns `id,lower,upper,size`, then `alignment`, `guard`, `hint` (the preferred offset) and `gaps` where some buffer
-/// has one, then `offset`, and `arena` when there are several or a buffer is left out. `id` is the name when every buffer
-/// has one of its own; else the position, and names are in a column `name`. `gaps` are half-open, `lower-upper`, separated
-/// by blanks. A buffer without a slot has an empty offset; one of a kind left out has `-` for its arena.
+/// Columns `id,lower,upper,size`, then `alignment`, `guard`, `hint` (the preferred offset) and
+/// `gaps` where some buffer has one, then `offset`, and `arena` when there are several or a buffer
+/// is left out. `id` is the name when every buffer has one of its own; else the position, and names
+/// are in a column `name`. `gaps` are half-open, `lower-upper`, separated by blanks. A buffer
+/// without a slot has an empty offset; one of a kind left out has `-` for its arena.
 ///
-/// `gpumem plan` reads it: as the same layout where there is one, since offsets are taken as fixed, and as the same buffers
-/// to lay out where there is none. Capacities, reserved ranges, the unit and kinds are not in it.
+/// `gpumem plan` reads it: as the same layout where there is one, since offsets are taken as fixed,
+/// and as the same buffers to lay out where there is none. Capacities, reserved ranges, the unit
+/// and kinds are not in it.
 pub fn csv(problem: &Problem, layout: &Layout) -> String {
     let buffers = problem.buffers();
     let mut names = HashSet::new();
@@ -255,7 +261,8 @@ pub fn csv(problem: &Problem, layout: &Layout) -> String {
     text
 }
 
-/// A field of CSV, quoted where it must be. Blanks at an end are quoted too: many readers would trim them.
+/// A field of CSV, quoted where it must be. Blanks at an end are quoted too: many readers would
+/// trim them.
 fn csv_field(out: &mut String, text: &str) {
     if text.contains([',', '"', '\n', '\r']) || text.trim() != text {
         out.push('"');

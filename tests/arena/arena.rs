@@ -277,7 +277,8 @@ fn a_finalizer_frees_only_what_it_was_made_for() {
     ctx.validate().unwrap();
 }
 
-/// Whatever the heap has of an arena that has been closed already, what is allocated then belongs to the one around it.
+/// Whatever the heap has of an arena that has been closed already, what is allocated then belongs
+/// to the one around it.
 #[test]
 fn nothing_joins_an_arena_that_is_closed() {
     let (host, ctx) = context();

@@ -1,5 +1,5 @@
-//! Captures through the context, with graphs that are really launched: replays over arena memory while the pool is busy,
-//! captures that begin by themselves, dry runs and their layouts.
+//! Captures through the context, with graphs that are really launched: replays over arena memory
+//! while the pool is busy, captures that begin by themselves, dry runs and their layouts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::arena::capture::{Capture, CaptureOptions};
@@ -80,7 +80,8 @@ impl Rig {
         self.host.launch(D, s, k).unwrap();
     }
 
-    /// A chain of steps through temporary memory of several sizes, as the body of a model: freed as it goes.
+    /// A chain of steps through temporary memory of several sizes, as the body of a model: freed as
+    /// it goes.
     fn model(&self, s: StreamHandle, input: u64, output: u64, size: u64) {
         let mut last = input;
         for i in 0..5u64 {
@@ -96,10 +97,12 @@ impl Rig {
         self.free(last, s);
     }
 
-    /// What other users of the pool do: growth, a checkerboard that is stitched, everything given back.
+    /// What other users of the pool do: growth, a checkerboard that is stitched, everything given
+    /// back.
     fn churn(&self, t: StreamHandle) {
         let blocks: Vec<u64> = (0..12).map(|i| self.malloc((1 + i % 3) * 3 * MIB, t)).collect();
-        // A page of every 64 KiB: enough for each place of a model's that `expect` looks at to be met.
+        // A page of every 64 KiB: enough for each place of a model's that `expect` looks at to be
+        // met.
         let spoil = |p: u64, size: u64| {
             let k = Kernel::new("spoil").writes(p..p + size).body(move |k| {
                 (p..p + size).step_by(64 << 10).for_each(|at| k.store(at, &[0xee; 4096]));
@@ -247,7 +250,8 @@ fn references_are_counted() {
     r.nothing_left();
 }
 
-/// Forward and backward of a net: activations live long and die in reverse, gradients and workspaces for a moment.
+/// Forward and backward of a net: activations live long and die in reverse, gradients and
+/// workspaces for a moment.
 fn training(r: &Rig, s: StreamHandle, large: u64) -> Vec<u64> {
     let mut activations = Vec::new();
     for i in 0..24u64 {
@@ -388,7 +392,8 @@ fn a_capture_that_comes_to_nothing_leaves_nothing() {
     r.nothing_left();
 }
 
-/// Every driver call of a capture's life fails once: the step that failed works when it is tried again.
+/// Every driver call of a capture's life fails once: the step that failed works when it is tried
+/// again.
 #[test]
 fn every_call_fails_once() {
     let mut positions = 0;
@@ -447,7 +452,8 @@ fn every_call_fails_once() {
     println!("{positions} positions");
 }
 
-/// Where the graph cannot tell of its end, nothing is kept for it; where the driver fails, the allocation does, once.
+/// Where the graph cannot tell of its end, nothing is kept for it; where the driver fails, the
+/// allocation does, once.
 #[test]
 fn a_capture_that_no_graph_holds_does_not_begin_by_itself() {
     for status in [Status::Unsupported, Status::Driver] {
@@ -497,8 +503,8 @@ fn captures_belong_to_the_device_of_their_stream() {
     r.nothing_left();
 }
 
-/// What an eager block gives up when it shrinks during a capture was used in front of the capture: the graph runs whenever it is
-/// launched, so its memory must not be that.
+/// What an eager block gives up when it shrinks during a capture was used in front of the capture:
+/// the graph runs whenever it is launched, so its memory must not be that.
 #[test]
 fn the_tail_of_an_eager_block_is_not_the_captures() {
     for seed in 0..20 {

@@ -43,8 +43,8 @@ fn allocations_of_captures_belong_to_arenas() {
     assert_eq!(ctx.stats(D).unwrap().allocations, 0);
 }
 
-/// A stream is recorded on an allocation while it is in a capture; the capture ends and its place in the pool goes to
-/// another stream's. The allocation still waits for the stream that was named.
+/// A stream is recorded on an allocation while it is in a capture; the capture ends and its place
+/// in the pool goes to another stream's. The allocation still waits for the stream that was named.
 #[test]
 fn a_recorded_stream_is_waited_for_after_its_capture() {
     for claimed in [true, false] {
@@ -80,7 +80,8 @@ fn a_recorded_stream_is_waited_for_after_its_capture() {
     }
 }
 
-/// The stream that got the place in the pool may be gone when the allocation is freed: nothing is asked about it.
+/// The stream that got the place in the pool may be gone when the allocation is freed: nothing is
+/// asked about it.
 #[test]
 fn a_stream_that_was_never_recorded_is_not_asked() {
     let (host, ctx) = rig(HostOptions::default());

@@ -169,8 +169,9 @@ fn aborted_arenas_are_told_from_exited_ones() {
     assert!(text(in_inner).contains(&format!("arena_abort at depth 1 (arena {} \"inner\", ", inner.id())));
 }
 
-/// A thread that waits for memory gets what an arena of another one is just freeing: it is never told that this is stale.
-/// That needs the table to know of an address before it can be handed out again.
+/// A thread that waits for memory gets what an arena of another one is just freeing: it is never
+/// told that this is stale. That needs the table to know of an address before it can be handed out
+/// again.
 #[test]
 fn no_live_allocation_is_ever_reported() {
     const ROUNDS: usize = 30;
@@ -206,7 +207,7 @@ fn no_live_allocation_is_ever_reported() {
     ctx.validate().unwrap();
 }
 
-// ---- poison ---------------------------------------------------------------------------------------------------------
+// ---- poison -------------------------------------------------------------------------------------
 
 const POISON: DebugMode = DebugMode { poison: true, ..CHECK };
 const UNMAP: DebugMode = DebugMode { unmap: true, ..CHECK };
@@ -354,7 +355,7 @@ fn while_a_stream_is_captured_nothing_is_waited_for() {
     }
 }
 
-// ---- unmap ----------------------------------------------------------------------------------------------------------
+// ---- unmap --------------------------------------------------------------------------------------
 
 #[test]
 fn a_late_use_of_unmapped_memory_faults() {
@@ -429,10 +430,10 @@ fn a_fault_that_the_driver_reports_names_what_went_last_and_only_once() {
     assert_eq!(ctx.fault_hint(&fault), None);
 }
 
-// ---- failures -------------------------------------------------------------------------------------------------------
+// ---- failures -----------------------------------------------------------------------------------
 
-/// Whichever driver call of an exit fails: everything is freed all the same, nothing is found that was not there, and
-/// nothing is left behind in the end.
+/// Whichever driver call of an exit fails: everything is freed all the same, nothing is found that
+/// was not there, and nothing is left behind in the end.
 #[test]
 fn a_driver_call_that_fails_at_an_exit_loses_nothing() {
     for mode in [POISON, UNMAP] {

@@ -1,5 +1,5 @@
-//! What an arena's end keeps from being handed out, next to everything else that happens to memory: captures, recorded
-//! streams, frees by id, limits.
+//! What an arena's end keeps from being handed out, next to everything else that happens to memory:
+//! captures, recorded streams, frees by id, limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::arena_support;
@@ -33,7 +33,8 @@ fn clean(host: &HostDriver, ctx: &Context) {
     assert!(host.reports().is_empty(), "{:?}", host.reports());
 }
 
-/// A graph writes to its temporaries each time it is launched, also when the arena that they were allocated in has ended.
+/// A graph writes to its temporaries each time it is launched, also when the arena that they were
+/// allocated in has ended.
 #[test]
 fn the_temporaries_of_a_graph_are_not_poisoned() {
     let (host, ctx) = with(POISON);
@@ -67,8 +68,8 @@ fn the_temporaries_of_a_graph_are_not_poisoned() {
     clean(&host, &ctx);
 }
 
-/// The abort of a capture frees what it allocated and is live: not what its arena's end has in hand already, of which it
-/// would make somebody else's memory while that still looks after it.
+/// The abort of a capture frees what it allocated and is live: not what its arena's end has in hand
+/// already, of which it would make somebody else's memory while that still looks after it.
 #[test]
 fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
     let (host, ctx) = with(POISON);
@@ -105,7 +106,8 @@ fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
     clean(&host, &ctx);
 }
 
-/// What the quarantine could not keep is neither filled nor read, and does not push out what it can keep.
+/// What the quarantine could not keep is neither filled nor read, and does not push out what it can
+/// keep.
 #[test]
 fn what_there_is_no_room_for_is_not_touched() {
     let options = HostOptions { bytes_per_device: 4 * GIB, check: true, ..HostOptions::default() };
@@ -115,7 +117,8 @@ fn what_there_is_no_room_for_is_not_touched() {
     let s = host.stream_create(D).unwrap();
     let fills = || ctx.driver_calls().iter().find(|c| c.0 == "set_async").unwrap().1;
     let reads = || ctx.driver_calls().iter().find(|c| c.0 == "copy_async").unwrap().1;
-    // Sizes of an arena's allocations, oldest first; and how many of them can be kept, which are the newest.
+    // Sizes of an arena's allocations, oldest first; and how many of them can be kept, which are
+    // the newest.
     let cases: [(&[u64], u64); 6] = [
         (&[33 * MIB], 0),
         (&[GIB], 0),
@@ -151,7 +154,8 @@ fn what_there_is_no_room_for_is_not_touched() {
     clean(&host, &ctx);
 }
 
-/// What a stream that allocations were recorded on must outlive is the arena's end, not the quarantine.
+/// What a stream that allocations were recorded on must outlive is the arena's end, not the
+/// quarantine.
 #[test]
 fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {
     let (host, ctx) = with(POISON);
@@ -187,7 +191,8 @@ fn a_recorded_stream_may_be_gone_once_its_memory_is_in_quarantine() {
     }
 }
 
-/// What somebody takes out of an arena while that ends has either gone with it or lives: it is never both.
+/// What somebody takes out of an arena while that ends has either gone with it or lives: it is
+/// never both.
 #[test]
 fn what_escapes_an_exit_is_never_stale() {
     const MANY: u64 = 400;

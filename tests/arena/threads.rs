@@ -1,4 +1,5 @@
-//! Arenas under threads: finalizers against exits, and allocations in arenas that others end, counted.
+//! Arenas under threads: finalizers against exits, and allocations in arenas that others end,
+//! counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::arena::Arena;
@@ -32,7 +33,8 @@ fn request(i: u64, stream: StreamHandle) -> Request<'static> {
     Request { size, stream, flags, ..Request::default() }
 }
 
-/// Two threads free by id all that is allocated in an arena while the arena is exited, and a third takes up what is freed.
+/// Two threads free by id all that is allocated in an arena while the arena is exited, and a third
+/// takes up what is freed.
 #[test]
 fn finalizers_race_the_exit_and_the_books_balance() {
     const BATCHES: u64 = 10;
@@ -40,7 +42,8 @@ fn finalizers_race_the_exit_and_the_books_balance() {
     let (host, ctx) = context();
     let stream = host.stream_create(D).unwrap();
     let published = RwLock::new(Vec::new());
-    // The exit and two finalizers; the first turn of a batch lets them loose, the second waits for them.
+    // The exit and two finalizers; the first turn of a batch lets them loose, the second waits for
+    // them.
     let turn = Barrier::new(3);
     let progress = AtomicUsize::new(0);
     let (exited, done) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -51,7 +54,8 @@ fn finalizers_race_the_exit_and_the_books_balance() {
                 turn.wait();
                 let published = published.read().unwrap();
                 for i in 0..published.len() {
-                    // The last quarter is the exit's, so that both have something to free, whatever the scheduler.
+                    // The last quarter is the exit's, so that both have something to free, whatever
+                    // the scheduler.
                     while i >= published.len() / 4 * 3 && !exited.load(Acquire) {
                         std::thread::yield_now();
                     }
@@ -97,8 +101,9 @@ fn finalizers_race_the_exit_and_the_books_balance() {
     nothing_left(&host, &ctx);
 }
 
-/// Threads allocate in an arena that they name while its owner ends it and enters the next. What they were given is in the
-/// arena or was freed with it; what they were refused is freed; and nobody else's memory is touched.
+/// Threads allocate in an arena that they name while its owner ends it and enters the next. What
+/// they were given is in the arena or was freed with it; what they were refused is freed; and
+/// nobody else's memory is touched.
 #[test]
 fn allocations_in_arenas_that_end_are_in_them_or_refused() {
     let (host, ctx) = context();
@@ -121,7 +126,8 @@ fn allocations_in_arenas_that_end_are_in_them_or_refused() {
                 }
             });
         }
-        // What this one allocates is of the same size, so it takes up what is freed, and is never freed under it.
+        // What this one allocates is of the same size, so it takes up what is freed, and is never
+        // freed under it.
         scope.spawn(|| {
             while !done.load(Acquire) {
                 let mine = [(); 8].map(|()| ctx.malloc(&request(3, stream)).unwrap());
@@ -146,7 +152,8 @@ fn allocations_in_arenas_that_end_are_in_them_or_refused() {
     nothing_left(&host, &ctx);
 }
 
-/// What an exit is to keep is kept, whatever part of it the pointer names and whatever others free and allocate beside it.
+/// What an exit is to keep is kept, whatever part of it the pointer names and whatever others free
+/// and allocate beside it.
 #[test]
 fn an_exit_keeps_what_interior_pointers_name_beside_other_threads() {
     let (host, ctx) = context();

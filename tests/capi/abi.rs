@@ -1,5 +1,6 @@
-//! What programs that are already linked depend on: exported symbols, the names in the ELF header, the layout of
-//! structures. Compared with `abi/`; `GPUMEM_BLESS=1 cargo test --test capi abi` rewrites it after a deliberate change.
+//! What programs that are already linked depend on: exported symbols, the names in the ELF header,
+//! the layout of structures. Compared with `abi/`; `GPUMEM_BLESS=1 cargo test --test capi abi`
+//! rewrites it after a deliberate change.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -37,7 +38,8 @@ fn golden(name: &str, now: &str) -> Option<String> {
     Some(std::fs::read_to_string(&path).unwrap_or_default())
 }
 
-/// Fails unless the exported symbols are the golden ones. Removing one breaks programs; adding one is blessed.
+/// Fails unless the exported symbols are the golden ones. Removing one breaks programs; adding one
+/// is blessed.
 fn compare_symbols(golden: &str, now: &BTreeSet<String>) {
     let golden: BTreeSet<String> = golden.lines().map(str::to_owned).collect();
     let removed: Vec<_> = golden.difference(now).collect();

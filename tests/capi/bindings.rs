@@ -1,5 +1,5 @@
-//! The bindings: their packages' own tests, where there is the language, and the list of behaviours that all of them, C and
-//! Rust have.
+//! The bindings: their packages' own tests, where there is the language, and the list of behaviours
+//! that all of them, C and Rust have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -71,7 +71,8 @@ fn c_conforms() {
     all_are_ok("C", &cc::run(&mut prepared(&program), LIMIT));
 }
 
-/// A library with which a program sees four processors: Julia before 1.9 starts no more threads than there are.
+/// A library with which a program sees four processors: Julia before 1.9 starts no more threads
+/// than there are.
 fn four_processors() -> PathBuf {
     let dir = cc::scratch("bindings");
     let (source, library) = (dir.join("processors.c"), dir.join("processors.so"));
@@ -119,7 +120,8 @@ fn julia_conforms() {
     all_are_ok("Julia with one thread", &julia_with_threads(&julia, "1", "test/runtests.jl"));
 }
 
-/// The loop is flat with arenas and grows without; the example itself compares, and exits with 1 if not.
+/// The loop is flat with arenas and grows without; the example itself compares, and exits with 1 if
+/// not.
 #[test]
 fn julias_examples_run() {
     let Some(julia) = julia() else {
@@ -165,7 +167,8 @@ fn lean_conforms() {
     loops_as_it_should("Lean", &String::from_utf8_lossy(&out.stdout));
 }
 
-/// The libraries and the command of this build in one folder, as a wheel is made of; none where some are not built.
+/// The libraries and the command of this build in one folder, as a wheel is made of; none where
+/// some are not built.
 fn prebuilt() -> Option<PathBuf> {
     let deps = cc::cdylib().parent()?.to_path_buf();
     let profile = deps.parent()?;

@@ -1,9 +1,10 @@
-//! The C ABI through the eyes of C: every program of `c_tests/`, compiled as what it is and run. Those in C compile as C++17
-//! too, and one of them runs as that: the calls are the same. With `GPUMEM_TEST_MEMCHECK=1` (`make memcheck`) each runs once
-//! under valgrind, or with AddressSanitizer where there is no valgrind.
+//! The C ABI through the eyes of C: every program of `c_tests/`, compiled as what it is and run.
+//! Those in C compile as C++17 too, and one of them runs as that: the calls are the same. With
+//! `GPUMEM_TEST_MEMCHECK=1` (`make memcheck`) each runs once under valgrind, or with
+//! AddressSanitizer where there is no valgrind.
 //!
-//! On the host device unless `GPUMEM_TEST_BACKEND` says `cuda`; the programs are the same. They stay in
-//! `target/tmp/c_abi/`.
+//! On the host device unless `GPUMEM_TEST_BACKEND` says `cuda`; the programs are the same. They
+//! stay in `target/tmp/c_abi/`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -123,7 +124,8 @@ fn test(name: &str, language: Language) {
     }
 }
 
-/// Whether the programs run under valgrind, which takes most of them 2 s of a processor whatever they do.
+/// Whether the programs run under valgrind, which takes most of them 2 s of a processor whatever
+/// they do.
 fn memcheck() -> bool {
     std::env::var_os("GPUMEM_TEST_MEMCHECK").is_some_and(|v| v == "1")
 }
@@ -226,7 +228,8 @@ fn every_source_has_a_test() {
     }
 }
 
-/// The checks can fail: a program that reads freed memory is reported, one that fails a CHECK ends with 1.
+/// The checks can fail: a program that reads freed memory is reported, one that fails a CHECK ends
+/// with 1.
 #[test]
 fn the_harness_can_fail() {
     if !cc::have("cc") {
@@ -258,7 +261,8 @@ fn the_harness_can_fail() {
     }
 }
 
-/// A program is compiled again when a file of it or the command has changed, and only then; one that did not compile, always.
+/// A program is compiled again when a file of it or the command has changed, and only then; one
+/// that did not compile, always.
 #[test]
 fn what_has_changed_is_compiled_again() {
     if !cc::have("cc") {

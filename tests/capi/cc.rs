@@ -86,7 +86,8 @@ fn compiler(source: &Path, language: Language) -> Command {
     command
 }
 
-/// Has the compiler look at a source and make nothing of it but the file `stamp`; `Err` has its words.
+/// Has the compiler look at a source and make nothing of it but the file `stamp`; `Err` has its
+/// words.
 pub fn accept(source: &Path, language: Language, stamp: &Path) -> Result<(), String> {
     unless_done(compiler(source, language).arg("-fsyntax-only"), stamp)?;
     std::fs::write(stamp, "").map_err(|e| format!("{}: {e}", stamp.display()))
@@ -107,8 +108,8 @@ pub fn compile(source: &Path, language: Language, to: &Path, extra: &[&str]) -> 
     unless_done(&mut command, to)
 }
 
-/// Runs a compiler that makes `to`, unless the same command has made it of the same files. The library is not one of them:
-/// a program that lacks a symbol of it does not start.
+/// Runs a compiler that makes `to`, unless the same command has made it of the same files. The
+/// library is not one of them: a program that lacks a symbol of it does not start.
 pub fn unless_done(command: &mut Command, to: &Path) -> Result<(), String> {
     let beside = |extension: &str| PathBuf::from(format!("{}.{extension}", to.display()));
     let (used, stamp) = (beside("d"), beside("stamp"));
@@ -129,7 +130,8 @@ pub fn unless_done(command: &mut Command, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `stamp` is of this command, and no file that the compiler listed in `used` has changed since.
+/// Whether `stamp` is of this command, and no file that the compiler listed in `used` has changed
+/// since.
 fn is_fresh(stamp: &Path, words: &str, used: &Path) -> bool {
     let modified = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
     let (Ok(said), Ok(used), Some(since)) =

@@ -1,4 +1,5 @@
-//! Every example of `examples/c` and `examples/cpp` compiles without a warning and does what it says.
+//! Every example of `examples/c` and `examples/cpp` compiles without a warning and does what it
+//! says.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -59,7 +60,8 @@ fn the_leak_is_found() {
     assert!(left.iter().all(|l| l.stack == left[0].stack));
 }
 
-/// An example in a folder of the test's own, as tests run at once; `None` when there is no compiler for it.
+/// An example in a folder of the test's own, as tests run at once; `None` when there is no compiler
+/// for it.
 fn build(path: &str, folder: &str) -> Option<PathBuf> {
     let language = if path.starts_with("c/") { Language::C99 } else { Language::Cxx17 };
     if !cc::have(language.compiler()) {
@@ -83,7 +85,8 @@ fn run(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// The figures of the training loop: MiB mapped and live buffers, a pair for each line that begins with `how`.
+/// The figures of the training loop: MiB mapped and live buffers, a pair for each line that begins
+/// with `how`.
 fn figures(said: &str, how: &str) -> Vec<(u64, u64)> {
     let of = |line: &str, unit: &str| {
         let before = line.split(unit).next().unwrap();
@@ -143,7 +146,8 @@ fn every_example_is_tested() {
     }
 }
 
-/// A fenced block of C or C++ in a document, and what the comment in front of it declares: `<!-- given: ... -->`.
+/// A fenced block of C or C++ in a document, and what the comment in front of it declares: `<!--
+/// given: ... -->`.
 struct Snippet<'a> {
     line: usize,
     language: Language,

@@ -1,7 +1,8 @@
 //! `include/gpumem.h` is what the sources say it is.
 //!
-//! The header is made by cbindgen, one run per file of `src/capi`, so that it reads by topic; each file's module
-//! comment is the head of its section. `GPUMEM_BLESS=1 cargo test --test capi header` writes it.
+//! The header is made by cbindgen, one run per file of `src/capi`, so that it reads by topic; each
+//! file's module comment is the head of its section. `GPUMEM_BLESS=1 cargo test --test capi header`
+//! writes it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -9,8 +10,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// A header of `include/gpumem/`, made of sections: files of `src/capi`, in the order of reading. A section that more
-/// than one file holds names them all; the first has its comment.
+/// A header of `include/gpumem/`, made of sections: files of `src/capi`, in the order of reading. A
+/// section that more than one file holds names them all; the first has its comment.
 struct Part {
     name: &'static str,
     about: &'static str,
@@ -338,7 +339,8 @@ fn every_name_in_a_comment_exists() {
     assert!(wrong.is_empty(), "named in a header, and nowhere to be found: {wrong:#?}");
 }
 
-/// Every exported function of the sources is in a section: a file left out of the list above would go unnoticed.
+/// Every exported function of the sources is in a section: a file left out of the list above would
+/// go unnoticed.
 #[test]
 fn every_entry_point_is_declared_and_explained() {
     let header: String = generate().into_iter().map(|(_, text)| text).collect();

@@ -1,5 +1,6 @@
-//! `include/gpumem.hpp` and its parts compile: alone, together, as C++17 and C++20, with either default stream, beside
-//! CCCL and RMM and without; and what must not compile does not, and says why.
+//! `include/gpumem.hpp` and its parts compile: alone, together, as C++17 and C++20, with either
+//! default stream, beside CCCL and RMM and without; and what must not compile does not, and says
+//! why.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -91,7 +92,8 @@ fn the_page_includes_every_part_and_each_is_short() {
     assert!(page.lines().count() <= 80, "the page is long");
 }
 
-/// What a program with a `cudaStream_t` of its own writes. `cudaStream_t` is a pointer to this type.
+/// What a program with a `cudaStream_t` of its own writes. `cudaStream_t` is a pointer to this
+/// type.
 const WITH_A_STREAM_OF_MINE: &str = r#"
 #include <gpumem.hpp>
 #include <vector>
@@ -157,7 +159,8 @@ fn an_older_standard_is_refused_by_name() {
     }
 }
 
-/// What depends on the default stream has another name with either: parts of one program never share it.
+/// What depends on the default stream has another name with either: parts of one program never
+/// share it.
 #[test]
 fn both_default_streams_fit_into_one_program() {
     if !have_cxx() {
@@ -175,7 +178,8 @@ fn both_default_streams_fit_into_one_program() {
     .unwrap();
     let cxx = || {
         let mut command = Command::new("c++");
-        // Without inlining each file has its copy of the functions, and the linker keeps one of a name.
+        // Without inlining each file has its copy of the functions, and the linker keeps one of a
+        // name.
         command.args(["-std=c++17", "-O0", "-DGPUMEM_NO_CCCL", "-I"]).arg(cc::root().join("include"));
         command
     };
@@ -319,8 +323,8 @@ fn cccl() -> Option<Vec<String>> {
     Some(flags)
 }
 
-/// With CCCL the header asserts that its resource is one. A `cuda::stream_ref` is a stream like any other, also where
-/// either of CCCL's headers for it is the one that is gone.
+/// With CCCL the header asserts that its resource is one. A `cuda::stream_ref` is a stream like any
+/// other, also where either of CCCL's headers for it is the one that is gone.
 #[test]
 fn cccl_takes_the_resource() {
     if !have_cxx() {

@@ -1,4 +1,5 @@
-//! What `make install` leaves behind is enough to build and run programs, by pkg-config and by `find_package(gpumem)`.
+//! What `make install` leaves behind is enough to build and run programs, by pkg-config and by
+//! `find_package(gpumem)`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::cc;
@@ -56,7 +57,8 @@ fn make_install(variables: &[(&str, &Path)]) {
     if !cc::root().join("Makefile").exists() {
         make.args(["-f", "mk/install.mk"]);
     }
-    // The dev profile packs in the same way and links in seconds. Cargo's own settings for this test stay out of it.
+    // The dev profile packs in the same way and links in seconds. Cargo's own settings for this
+    // test stay out of it.
     make.args(["install", "CARGO_PROFILE=dev"])
         .current_dir(cc::root())
         .env_remove("MAKEFLAGS")
@@ -183,7 +185,8 @@ fn the_command_its_manual_and_the_documents_are_installed() {
     assert!(named >= 3, "only {named} specifications are named in the headers");
 }
 
-/// The suppressions are enough: a program with threads runs clean under ThreadSanitizer, and under valgrind.
+/// The suppressions are enough: a program with threads runs clean under ThreadSanitizer, and under
+/// valgrind.
 #[test]
 fn the_suppressions_leave_nothing_of_gpumem() {
     let Some(prefix) = prefix() else { return };
@@ -237,7 +240,8 @@ fn programs_build_with_find_package() {
         run_program(&build.join("in_cxx"), &prefix.join("lib"));
     }
 
-    // A version this is not is refused, and so are components, as there are none. What is optional is not missed.
+    // A version this is not is refused, and so are components, as there are none. What is optional
+    // is not missed.
     let dir = programs("cmake-refused");
     for (asked, reason) in [
         ("0.2 REQUIRED", Some("version: 0.1")),

@@ -1,4 +1,5 @@
-//! The C ABI: headers, symbols, layouts, programs in C and C++, the installed package and the bindings.
+//! The C ABI: headers, symbols, layouts, programs in C and C++, the installed package and the
+//! bindings.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod abi;

@@ -1,5 +1,6 @@
-//! What the headers say of statuses holds when the driver fails: every call of the driver that a function of the C ABI
-//! makes fails once, and the function ends with a status that its comment lists.
+//! What the headers say of statuses holds when the driver fails: every call of the driver that a
+//! function of the C ABI makes fails once, and the function ends with a status that its comment
+//! lists.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 /// The fuzzer reads the same comments.
@@ -85,7 +86,8 @@ fn said() -> String {
 }
 
 impl Rig {
-    /// Prepares, calls with the `n`-th call of the driver failing, and tidies up: for each `n` in turn.
+    /// Prepares, calls with the `n`-th call of the driver failing, and tidies up: for each `n` in
+    /// turn.
     fn each<T>(
         &mut self,
         name: &'static str,

@@ -1,5 +1,5 @@
-//! The behaviours of `bindings/CONFORMANCE.md` in Rust, each a test of that name. `tests/capi/bindings.rs` compares the names
-//! with the list, which C and the bindings share.
+//! The behaviours of `bindings/CONFORMANCE.md` in Rust, each a test of that name.
+//! `tests/capi/bindings.rs` compares the names with the list, which C and the bindings share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::arena::capture::CaptureOptions;
@@ -101,7 +101,8 @@ impl Rig {
     }
 }
 
-/// Runs a behaviour on a context of its own; it leaves nothing behind, a sound state, and a device with nothing to report.
+/// Runs a behaviour on a context of its own; it leaves nothing behind, a sound state, and a device
+/// with nothing to report.
 #[track_caller]
 fn behaviour(test: impl FnOnce(&Rig)) {
     let host = HostDriver::new(HostOptions { check: true, ..HostOptions::default() }).unwrap();

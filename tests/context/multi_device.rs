@@ -1,7 +1,8 @@
-//! Several devices: peers at every kind of map, copies across, limits, reservations over all of them, and a model of two pools whose
-//! memory is used and freed on streams of both.
+//! Several devices: peers at every kind of map, copies across, limits, reservations over all of
+//! them, and a model of two pools whose memory is used and freed on streams of both.
 //!
-//! Beside `tests/pool/behaviour/devices.rs` (flags and growth) and `streams_across.rs` (each call that takes a stream).
+//! Beside `tests/pool/behaviour/devices.rs` (flags and growth) and `streams_across.rs` (each call
+//! that takes a stream).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::arena::capture::CaptureOptions;
@@ -204,7 +205,8 @@ fn memory_of_a_capture_is_reached_by_those_that_may() {
     }
 }
 
-/// Peers are not needed for copies: round all devices, with the source freed behind each copy and its memory taken by others.
+/// Peers are not needed for copies: round all devices, with the source freed behind each copy and
+/// its memory taken by others.
 #[test]
 fn copies_go_round_all_devices() {
     for (devices, peers) in [(2, true), (2, false), (8, true), (8, false)] {
@@ -289,7 +291,8 @@ const fn gpu(d: u32) -> SpaceId {
     SpaceId::new(Tier::Gpu, d)
 }
 
-/// Any device will do: the one with the most room is taken, and it is one device's promise, drawn from on that device only.
+/// Any device will do: the one with the most room is taken, and it is one device's promise, drawn
+/// from on that device only.
 #[test]
 fn a_reservation_of_any_device_goes_where_the_most_room_is() {
     for devices in [2, 4, 8] {
@@ -336,7 +339,8 @@ fn a_reservation_of_any_device_goes_where_the_most_room_is() {
     }
 }
 
-/// Who waits for any device is served by the first that has room, also when a stream of another device frees.
+/// Who waits for any device is served by the first that has room, also when a stream of another
+/// device frees.
 #[test]
 fn a_wait_for_any_device_ends_when_one_has_room() {
     for freed in 0..3 {
@@ -362,7 +366,7 @@ fn a_wait_for_any_device_ends_when_one_has_room() {
     }
 }
 
-// ---- the model ------------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 struct Rng(u64);
@@ -431,7 +435,8 @@ impl Model {
         self.live.keys().nth(n).copied()
     }
 
-    /// The handle of a stream, for a call that has no device: a default stream is the current device's.
+    /// The handle of a stream, for a call that has no device: a default stream is the current
+    /// device's.
     fn named(&mut self, n: usize) -> StreamHandle {
         let (d, s) = self.streams[n];
         let current = if s == StreamHandle::LEGACY { d } else { DeviceId(self.rng.below(2) as u32) };
@@ -627,7 +632,8 @@ fn a_model_of_two_devices() {
     assert!(stitches.iter().all(|&n| n > 10), "{stitches:?} stitches: the runs must have done that to mean anything");
 }
 
-/// Each event names the device whose memory it is about, whichever is the current one, and whether a request is a hit or not.
+/// Each event names the device whose memory it is about, whichever is the current one, and whether
+/// a request is a hit or not.
 #[test]
 fn events_name_their_device() {
     let rig = Rig::new(HostOptions { devices: 2, ..HostOptions::default() }, Config::default());

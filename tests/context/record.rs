@@ -25,7 +25,8 @@ fn malloc(cx: &Context, size: u64, tag: u64) -> u64 {
     cx.malloc(&Request { size, tag, ..Request::default() }).unwrap()
 }
 
-/// What leaves the device to make room, or by the mover, and what a hold brings back, is recorded as what a call moves is.
+/// What leaves the device to make room, or by the mover, and what a hold brings back, is recorded
+/// as what a call moves is.
 #[test]
 fn what_moves_without_being_named_is_recorded() {
     let memory = HostOptions { bytes_per_device: 8 * M, ..HostOptions::default() };
@@ -208,7 +209,8 @@ fn a_random_program_is_followed_to_its_end() {
     assert_eq!(count(Kind::Malloc) - mallocs, count(Kind::Free) - frees);
     assert_eq!((count(Kind::Trim), history.unknown_frees), (1, 0));
     assert_eq!(history.live, cx.stats(DeviceId(0)).unwrap().requested);
-    // Physical memory: what was made and not given back since is what is mapped, but for what was before.
+    // Physical memory: what was made and not given back since is what is mapped, but for what was
+    // before.
     assert!(count(Kind::Growth) > 0 && count(Kind::Create) > 0);
 }
 
@@ -221,7 +223,8 @@ fn arenas_free_in_a_recording_what_they_free() {
         let step = cx.arena_enter("step").unwrap();
         let (up, out, gone) = (malloc(&cx, 222, 2), malloc(&cx, 333, 3), malloc(&cx, 444, 4));
         cx.arena_escape(out).unwrap();
-        // One that grows elsewhere stays in its arena; what is of another arena is not kept from there.
+        // One that grows elsewhere stays in its arena; what is of another arena is not kept from
+        // there.
         let grown = cx.realloc(malloc(&cx, 555, 5), 5 * M, StreamHandle::LEGACY).unwrap();
         assert!(cx.arena_of(grown).unwrap().is_some());
         cx.arena_exit(&step, &[up + 5, kept, 0]).unwrap();

@@ -1,8 +1,9 @@
-//! Default streams and several devices: for every call that takes a stream, which stream a handle names, and that memory of
-//! one device which is used on a stream of another is never handed out too early.
+//! Default streams and several devices: for every call that takes a stream, which stream a handle
+//! names, and that memory of one device which is used on a stream of another is never handed out
+//! too early.
 //!
-//! The host device runs its streams late and in surprising orders and checks every access, so a call that orders on the wrong
-//! stream is a race in some of the seeds.
+//! The host device runs its streams late and in surprising orders and checks every access, so a
+//! call that orders on the wrong stream is a race in some of the seeds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::arena::DebugMode;
@@ -49,7 +50,8 @@ impl Rig {
         self.host.launch(dev, s, Kernel::write_pattern(label, p..p + BYTES, 1, STRIDE)).unwrap();
     }
 
-    /// All there is on device 1, in pieces, so that what was freed too early is among it; each is written to.
+    /// All there is on device 1, in pieces, so that what was freed too early is among it; each is
+    /// written to.
     fn take_all(&self, s: StreamHandle) {
         for _ in 0..3 {
             let q = self.malloc(D1, s, BYTES, 0);
@@ -220,7 +222,8 @@ fn memory_that_another_device_freed_is_reused() {
     rig.finish("reuse", 1);
 }
 
-/// What an arena frees follows the streams of other devices that it was recorded on, under the detector too.
+/// What an arena frees follows the streams of other devices that it was recorded on, under the
+/// detector too.
 #[test]
 fn arenas_wait_for_other_devices() {
     for poison in [false, true] {
@@ -258,7 +261,8 @@ fn a_captured_stream_of_another_device_is_refused_and_nothing_is_lost() {
     rig.finish("capture", 3);
 }
 
-/// A use that was announced and that cannot be waited for when the memory is freed: nobody gets it before both devices are idle.
+/// A use that was announced and that cannot be waited for when the memory is freed: nobody gets it
+/// before both devices are idle.
 #[test]
 fn an_announced_use_that_is_captured_meanwhile_is_waited_for_in_the_end() {
     for seed in 0..seeds() {

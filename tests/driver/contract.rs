@@ -1,8 +1,8 @@
-//! What every driver must do, written once against `dyn Driver` and run on each: the host device (at once and in
-//! simulation), the same through the wrappers, and CUDA where there is a GPU.
+//! What every driver must do, written once against `dyn Driver` and run on each: the host device
+//! (at once and in simulation), the same through the wrappers, and CUDA where there is a GPU.
 //!
-//! Every function of the suite gets a driver and panics when a promise is broken. They hold for CUDA as it is: what
-//! CUDA leaves undefined (calls with dead streams, say) is in `host_device`.
+//! Every function of the suite gets a driver and panics when a promise is broken. They hold for
+//! CUDA as it is: what CUDA leaves undefined (calls with dead streams, say) is in `host_device`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod graphs;
@@ -24,7 +24,7 @@ const EXPORTABLE: PhysFlags = PhysFlags { posix_fd: true, rdma: false };
 
 type Dut = Arc<dyn Driver>;
 
-// ---- tools ------------------------------------------------------------------------------------------------------
+// ---- tools --------------------------------------------------------------------------------------
 
 fn granule(d: &Dut) -> u64 {
     d.device_props(D).unwrap().granularity
@@ -84,7 +84,7 @@ fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
-// ---- devices ----------------------------------------------------------------------------------------------------
+// ---- devices ------------------------------------------------------------------------------------
 
 fn devices_are_described(d: &Dut) {
     assert!(["host", "cuda"].contains(&d.backend()));
@@ -152,7 +152,7 @@ fn peers_share_memory(d: &Dut) {
     b.drop(d);
 }
 
-// ---- virtual memory ---------------------------------------------------------------------------------------------
+// ---- virtual memory -----------------------------------------------------------------------------
 
 fn reservations_are_aligned_and_disjoint(d: &Dut) {
     let g = granule(d);
@@ -380,7 +380,7 @@ fn export_rules(d: &Dut) {
     assert!(d.phys_import(D, &null).is_err(), "not an exported allocation");
 }
 
-// ---- streams and order ------------------------------------------------------------------------------------------
+// ---- streams and order --------------------------------------------------------------------------
 
 fn stream_identities_are_never_reused(d: &Dut) {
     let mut ids = HashSet::new();
@@ -538,7 +538,7 @@ fn the_legacy_stream_waits_for_blocking_streams(d: &Dut) {
     b.drop(d);
 }
 
-// ---- data -------------------------------------------------------------------------------------------------------
+// ---- data ---------------------------------------------------------------------------------------
 
 fn copies_go_both_ways_at_any_alignment(d: &Dut) {
     let b = block(d, 2);
@@ -633,7 +633,7 @@ fn native_memory_follows_stream_order(d: &Dut) {
     d.stream_destroy(D, s).unwrap();
 }
 
-// ---- the suite and its instances --------------------------------------------------------------------------------
+// ---- the suite and its instances ----------------------------------------------------------------
 
 macro_rules! suite {
     ($($name:ident,)*) => {
@@ -691,8 +691,8 @@ suite! {
     tokens_come_back_when_their_graph_is_gone,
 }
 
-/// The host device for users, then in simulation under several seeds, then with one device and no peers, through the
-/// wrappers. Nothing in the suite is a mistake, so nothing may be reported.
+/// The host device for users, then in simulation under several seeds, then with one device and no
+/// peers, through the wrappers. Nothing in the suite is a mistake, so nothing may be reported.
 fn on_host(check: fn(&Dut)) {
     let two = |o: HostOptions| HostOptions { devices: 2, ..o };
     let mut variants = vec![two(HostOptions::default())];

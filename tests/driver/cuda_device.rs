@@ -1,5 +1,6 @@
-//! What the CUDA driver boundary promises and only a real GPU can show: that no call ends anybody's stream capture,
-//! that stream identities are unique, that memory moved between addresses keeps its bytes. Skipped without a GPU.
+//! What the CUDA driver boundary promises and only a real GPU can show: that no call ends anybody's
+//! stream capture, that stream identities are unique, that memory moved between addresses keeps its
+//! bytes. Skipped without a GPU.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::undocumented_unsafe_blocks)]
 
 use gpumem::base::{DeviceId, Status, StreamHandle};
@@ -91,7 +92,8 @@ impl Capture {
         code
     }
 
-    /// Begins a capture in a mode, into a new graph or into one that is there; which is to be destroyed after the end.
+    /// Begins a capture in a mode, into a new graph or into one that is there; which is to be
+    /// destroyed after the end.
     fn start(&self, s: StreamHandle, mode: u32, to_graph: bool) -> Option<*mut c_void> {
         let Some(begin) = self.to_graph.filter(|_| to_graph) else {
             assert_eq!(unsafe { (self.begin)(s.0, mode) }, 0);
@@ -373,7 +375,8 @@ fn asking_for_more_than_there_is_says_what_there_was() {
     assert!(d.mem_info(D0).is_ok(), "the next call works");
 }
 
-/// A thread that has no context and allocates can use the memory with calls that need one, as after cudaMallocAsync.
+/// A thread that has no context and allocates can use the memory with calls that need one, as after
+/// cudaMallocAsync.
 #[test]
 fn a_thread_that_allocates_has_a_context_afterwards() {
     let Some(d) = gpu() else { return };

@@ -1,5 +1,6 @@
-//! The CUDA driver's own logic (loading, contexts, capture modes, identities, errors) against a library that stands in
-//! for libcuda and enforces the rules that a real driver punishes with a crash. No GPU is needed; a C compiler is.
+//! The CUDA driver's own logic (loading, contexts, capture modes, identities, errors) against a
+//! library that stands in for libcuda and enforces the rules that a real driver punishes with a
+//! crash. No GPU is needed; a C compiler is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::undocumented_unsafe_blocks)]
 
 use gpumem::base::{DeviceId, Result, Status, StreamHandle};
@@ -16,7 +17,8 @@ const D0: DeviceId = DeviceId(0);
 const D1: DeviceId = DeviceId(1);
 const EVENT: EventHandle = EventHandle(0x99);
 
-/// Builds a variant of the stand-in under its own name: each test has its own library, hence its own state.
+/// Builds a variant of the stand-in under its own name: each test has its own library, hence its
+/// own state.
 fn build(name: &str, defines: &[&str]) -> Option<PathBuf> {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/driver/fake_cuda/libcuda.c");
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda_{name}.so"));
@@ -40,7 +42,8 @@ fn open(path: &Path) -> Result<Arc<CudaDriver>> {
 /// The stand-in's own controls.
 struct Fake(*mut c_void);
 
-// A handle of the loader's, and what it names keeps its state per thread or behind calls of one test.
+// A handle of the loader's, and what it names keeps its state per thread or behind calls of one
+// test.
 unsafe impl Sync for Fake {}
 
 impl Fake {
@@ -454,7 +457,8 @@ fn asking_and_pinning_make_no_context_beyond_the_one_that_is_there() {
     assert_eq!((fake.int("fake_retains"), fake.int("fake_depth")), (2, 0));
 }
 
-/// A thread of gpumem's own, without a context, gives back what is of a device that is not the first.
+/// A thread of gpumem's own, without a context, gives back what is of a device that is not the
+/// first.
 #[test]
 fn giving_back_makes_no_context_on_the_first_device() {
     let Some(path) = build("giving", &[]) else { return };
@@ -496,7 +500,8 @@ fn memory_can_be_decompressed_into_unless_the_driver_refuses_that() {
     assert_eq!(create(D0), (0, calls), "and not asked for again");
 }
 
-/// A thread that begins to allocate gets the context that the CUDA runtime would give it, and no other call gives it one.
+/// A thread that begins to allocate gets the context that the CUDA runtime would give it, and no
+/// other call gives it one.
 #[test]
 fn a_thread_without_a_context_gets_the_runtimes() {
     let Some(path) = build("adopt", &[]) else { return };

@@ -1,5 +1,6 @@
-//! Captures and graphs of the CUDA driver (`src/driver/cuda/graph.rs`), against a library that stands in for libcuda and
-//! keeps count of graphs, nodes and user objects. No GPU is needed; a C compiler is.
+//! Captures and graphs of the CUDA driver (`src/driver/cuda/graph.rs`), against a library that
+//! stands in for libcuda and keeps count of graphs, nodes and user objects. No GPU is needed; a C
+//! compiler is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::undocumented_unsafe_blocks)]
 
 use gpumem::base::{DeviceId, Result, Status, StreamHandle};

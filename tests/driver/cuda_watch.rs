@@ -1,5 +1,6 @@
-//! How the CUDA driver's streams are seen without asking it (`src/driver/cuda/watch.rs`), against a library that stands in
-//! for libcuda and keeps its streams in structures of this shape or that. No GPU is needed; a C compiler is.
+//! How the CUDA driver's streams are seen without asking it (`src/driver/cuda/watch.rs`), against a
+//! library that stands in for libcuda and keeps its streams in structures of this shape or that. No
+//! GPU is needed; a C compiler is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::undocumented_unsafe_blocks)]
 
 use gpumem::base::{DeviceId, Status, StreamHandle};
@@ -215,10 +216,12 @@ fn where_there_is_any_doubt_the_driver_is_asked_and_the_pool_works() {
     }
 }
 
-/// Whatever kind of stream is captured in whatever way, the pool notices: where it looks, or because it asks.
+/// Whatever kind of stream is captured in whatever way, the pool notices: where it looks, or
+/// because it asks.
 #[test]
 fn every_kind_of_capture_is_noticed() {
-    // The second driver shows captures of blocking streams where nobody looked, at places that were never seen before.
+    // The second driver shows captures of blocking streams where nobody looked, at places that were
+    // never seen before.
     let shapes = [
         ("kinds", "", true),
         ("kinds_elsewhere", "-DID_AT=32 -DCAPTURE_AT=24 -DBLOCKING_ELSEWHERE", false),
@@ -240,7 +243,8 @@ fn every_kind_of_capture_is_noticed() {
             for _ in 0..50 {
                 assert_eq!([pair(s), pair(joined)], own);
             }
-            // Two calls for each allocation, or none but for markers, of which there is one for many frees.
+            // Two calls for each allocation, or none but for markers, of which there is one for
+            // many frees.
             let asked = fake.calls() - calls >= 200;
             assert_eq!(
                 asked,

@@ -1,4 +1,5 @@
-//! The boundary to the driver: one contract for all, the host device, and CUDA, real and a stand-in.
+//! The boundary to the driver: one contract for all, the host device, and CUDA, real and a
+//! stand-in.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod contract;

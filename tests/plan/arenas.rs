@@ -28,7 +28,8 @@ fn with_arenas(capacities: &[u64], buffers: impl Iterator<Item = Buffer>) -> Pro
     problem
 }
 
-/// Two copies of a problem that fills 1 MiB to the byte fill two arenas of 1 MiB, and not two of which one is smaller.
+/// Two copies of a problem that fills 1 MiB to the byte fill two arenas of 1 MiB, and not two of
+/// which one is smaller.
 #[test]
 fn two_copies_fill_two_arenas() {
     for name in ["A", "E"] {
@@ -59,7 +60,8 @@ fn possible(buffers: &[Buffer], capacities: &[u64], placed: &mut Vec<(usize, u32
     let left: Vec<usize> = (0..buffers.len()).filter(|i| placed.iter().all(|p| p.0 != *i)).collect();
     for i in left {
         for a in 0..capacities.len() as u32 {
-            // Some order with everything at the lowest free offset of its arena reaches a layout if there is one.
+            // Some order with everything at the lowest free offset of its arena reaches a layout if
+            // there is one.
             let Some(at) = (0..capacities[a as usize]).find(|&at| free(&buffers[i], a, at, placed)) else { continue };
             placed.push((i, a, at));
             let found = possible(buffers, capacities, placed);

@@ -1,4 +1,5 @@
-//! Fixed buffers in hard problems: the search goes around them, and plain first fit is the worst that can happen.
+//! Fixed buffers in hard problems: the search goes around them, and plain first fit is the worst
+//! that can happen.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -28,8 +29,8 @@ fn with_some_fixed(problem: &Problem, layout: &Layout, share: u64, rng: &mut Rng
     fixed
 }
 
-/// What fits 1 MiB exactly nearly always does when some of it is fixed there. With floors where obstacles end, it took a
-/// fifth more.
+/// What fits 1 MiB exactly nearly always does when some of it is fixed there. With floors where
+/// obstacles end, it took a fifth more.
 #[test]
 fn a_hard_problem_with_fixed_buffers_still_fits() {
     let mut exact = 0;

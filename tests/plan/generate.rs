@@ -1,4 +1,5 @@
-//! What the planner's other tests stand on, seen without a solver: generators, greedy planners, and all orders.
+//! What the planner's other tests stand on, seen without a solver: generators, greedy planners, and
+//! all orders.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -34,7 +35,8 @@ fn generated_problems_are_as_promised() {
         assert_eq!(random.buffers().len(), count);
         let inside = |b: &Buffer| (1..=height).contains(&b.size) && b.lower < b.upper && b.upper <= width;
         assert!(random.buffers().iter().all(inside), "seed {seed}");
-        // That there is a layout is shown by making one: bound buffers first, in arenas that have room for them.
+        // That there is a layout is shown by making one: bound buffers first, in arenas that have
+        // room for them.
         let problem = generate::with_features(seed, count, width, 1000, Features::ALL).unwrap();
         let arenas = problem.arenas().len() as u32;
         let mut order: Vec<usize> = (0..count).collect();

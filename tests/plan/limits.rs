@@ -1,5 +1,6 @@
-//! What clock and cancellation end, and what is there then. A flag that is set from the start stands for both: it is
-//! looked at in the same places. Nothing here measures time; what is quadratic does not come to an end.
+//! What clock and cancellation end, and what is there then. A flag that is set from the start
+//! stands for both: it is looked at in the same places. Nothing here measures time; what is
+//! quadratic does not come to an end.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -56,7 +57,8 @@ fn problem(buffers: impl IntoIterator<Item = Buffer>) -> Problem {
     problem
 }
 
-/// All greedy orders give a layout no larger than a few of them; the first alone is larger for some problems.
+/// All greedy orders give a layout no larger than a few of them; the first alone is larger for some
+/// problems.
 #[test]
 fn the_greedy_orders_after_the_first_are_ended() {
     for gaps in [false, true] {
@@ -75,7 +77,8 @@ fn the_greedy_orders_after_the_first_are_ended() {
     }
 }
 
-/// Of a few thousand buffers all are laid out in the first order; of more the rest is put on top, and uses bytes again.
+/// Of a few thousand buffers all are laid out in the first order; of more the rest is put on top,
+/// and uses bytes again.
 #[test]
 fn the_first_greedy_order_is_cut_short_where_it_is_long() {
     let p = problem(many(1, 100_000, 20_000, 200));
@@ -184,7 +187,8 @@ fn many_buffers_fit_into_arenas_that_have_room() {
     }
 }
 
-/// Checks and bounds come before clock and flag count: so much is quick only where it is not all compared with all.
+/// Checks and bounds come before clock and flag count: so much is quick only where it is not all
+/// compared with all.
 #[test]
 fn checks_and_bounds_of_many_things_end() {
     let count = 100_000;

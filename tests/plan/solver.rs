@@ -1,5 +1,5 @@
-//! The solver against oracles: other planners' greedy orders, all orders of a few buffers, and problems whose optimum is
-//! known. Every layout it returns goes through the verifier.
+//! The solver against oracles: other planners' greedy orders, all orders of a few buffers, and
+//! problems whose optimum is known. Every layout it returns goes through the verifier.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -47,8 +47,8 @@ fn laid_out(what: impl Display, problem: &Problem) -> Layout {
     layout
 }
 
-/// Never worse than the best of the greedy planners, on the problems `from, from + 4, …`. Four tests share them, so that
-/// they run at once.
+/// Never worse than the best of the greedy planners, on the problems `from, from + 4, …`. Four
+/// tests share them, so that they run at once.
 fn not_worse_than_greedy(from: u64) {
     for seed in (from..rounds(160)).step_by(4) {
         // Most are small: the search has more to say there, and all it says can be wrong.
@@ -100,11 +100,13 @@ fn a_few_buffers_are_placed_as_well_as_any_order_does() {
         assert_eq!(layout.size, optimum, "seed {seed}: {} {problem:?}", layout.status.name());
         proved += u32::from(layout.status == LayoutStatus::Optimal);
     }
-    // The largest live sum alone proves about this many; how many more the search proves is its own affair.
+    // The largest live sum alone proves about this many; how many more the search proves is its own
+    // affair.
     assert!(proved > 500, "{proved}");
 }
 
-/// Ranges that are reserved to the end of all steps, and buffers that live until then, are in the way of no others.
+/// Ranges that are reserved to the end of all steps, and buffers that live until then, are in the
+/// way of no others.
 #[test]
 fn without_reuse_the_last_step_is_as_any_other() {
     let mut tried = 0;
@@ -163,7 +165,8 @@ fn the_capacity_decides_between_a_layout_and_none() {
         }
         let bound = layout.lower_bound;
         if bound > 0 {
-            // What the bound proves takes no search: neither a set flag nor a limit of nothing hides it.
+            // What the bound proves takes no search: neither a set flag nor a limit of nothing
+            // hides it.
             let flag = AtomicBool::new(true);
             let options =
                 SolveOptions { cancel: Some(&flag), time_limit: Some(Duration::ZERO), ..SolveOptions::default() };
@@ -174,7 +177,8 @@ fn the_capacity_decides_between_a_layout_and_none() {
     }
 }
 
-/// What contradicts itself whatever the capacity is refused with both sides named; a capacity is not.
+/// What contradicts itself whatever the capacity is refused with both sides named; a capacity is
+/// not.
 #[test]
 fn contradictions_are_refused() {
     let fixed = |offset| Buffer { place: Place::Fixed(offset), ..Buffer::new(8, 0, 9) };
@@ -246,7 +250,8 @@ fn several_arenas_are_filled_within_their_capacities() {
         let layout = solved(seed, &problem, &SolveOptions::default());
         assert!(has_slots(&layout), "seed {seed}: {}", layout.status.name());
     }
-    // Three that must start at 0 do not go into two arenas, which is no fault of the problem's text.
+    // Three that must start at 0 do not go into two arenas, which is no fault of the problem's
+    // text.
     let mut problem = Problem::new();
     problem.add_arena(Default::default());
     for _ in 0..3 {
@@ -276,7 +281,8 @@ fn several_arenas_are_filled_within_their_capacities() {
     assert_eq!(layout.slots[0].unwrap().arena, 1);
 }
 
-/// A preference costs nothing: the size is the optimum all the same, and it is met where that is possible.
+/// A preference costs nothing: the size is the optimum all the same, and it is met where that is
+/// possible.
 #[test]
 fn a_preferred_offset_is_taken_where_it_costs_nothing() {
     let (mut met, mut not) = (0, 0);
@@ -357,8 +363,9 @@ fn two_threads_and_fast_give_right_layouts() {
     }
 }
 
-/// A filled rectangle of 300 pieces, and in place of the lowest sixty of them thousands of small ones with an eighth of
-/// their bytes: the few that make the size must be laid out exactly, and all others fit between them.
+/// A filled rectangle of 300 pieces, and in place of the lowest sixty of them thousands of small
+/// ones with an eighth of their bytes: the few that make the size must be laid out exactly, and all
+/// others fit between them.
 #[test]
 fn many_small_buffers_do_not_hide_a_few_large_ones() {
     for seed in 0..2 {
@@ -385,8 +392,9 @@ fn many_small_buffers_do_not_hide_a_few_large_ones() {
     }
 }
 
-/// A problem of two hundred buffers that no greedy order lays out well, among very many a thousand times smaller: the search
-/// must come down to the few, whether the others follow by first fit or, as there are more, by skyline.
+/// A problem of two hundred buffers that no greedy order lays out well, among very many a thousand
+/// times smaller: the search must come down to the few, whether the others follow by first fit or,
+/// as there are more, by skyline.
 #[test]
 fn a_hard_few_among_very_many_are_searched_alone() {
     let hard = csv("D");
@@ -407,8 +415,8 @@ fn a_hard_few_among_very_many_are_searched_alone() {
     }
 }
 
-/// Small alignments among large ones: what is solved with all of them raised is a layout as well, and so is what is
-/// glued as it is. No other test of this file needs either.
+/// Small alignments among large ones: what is solved with all of them raised is a layout as well,
+/// and so is what is glued as it is. No other test of this file needs either.
 #[test]
 fn mixed_alignments_cost_little() {
     for seed in 0..6 {
@@ -425,7 +433,8 @@ fn mixed_alignments_cost_little() {
         // Every size is a multiple of the largest alignment: raising all of them loses nothing.
         assert_eq!(laid_out(seed, &problem).size, MIB, "seed {seed}");
     }
-    // Sizes that are not: with all raised A takes 5.2 % more, and glued as they are a ninth of that.
+    // Sizes that are not: with all raised A takes 5.2 % more, and glued as they are a ninth of
+    // that.
     let mut problem = Problem::new();
     let rng = &mut Rng::new(7);
     for buffer in csv("A").buffers() {
@@ -435,7 +444,8 @@ fn mixed_alignments_cost_little() {
     assert!(layout.size <= MIB + MIB / 100, "{} of {}", layout.size, layout.lower_bound);
 }
 
-/// A layout for other sizes starts with the order of the last one, whatever the effort and however many buffers.
+/// A layout for other sizes starts with the order of the last one, whatever the effort and however
+/// many buffers.
 #[test]
 fn planning_again_starts_from_the_last_layout() {
     for (seed, count) in [(1, 200), (2, 5_000)] {
@@ -464,15 +474,17 @@ fn no_time_and_a_cancelled_search_still_give_a_layout() {
             assert!(has_slots(&solved(seed, &problem, &options)), "seed {seed}");
         }
     }
-    // One that the greedy planners leave a third above its bound: the search is needed, and is told not to.
+    // One that the greedy planners leave a third above its bound: the search is needed, and is told
+    // not to.
     let layout = solved("A", &csv("A"), &cancelled);
     assert!(has_slots(&layout) && (layout.size == layout.lower_bound || layout.interrupted));
     let layout = solved("A", &with_capacity(&csv("A"), MIB), &cancelled);
     assert!(has_slots(&layout) || layout.status == LayoutStatus::OutOfTime, "{}", layout.status.name());
 }
 
-/// Each with no capacity, as most callers have it, and with one that is known to be enough. Then in disguise: shuffled,
-/// steps backwards and stretched, sizes tripled. That changes nothing but ties, which must not be what the result hangs on.
+/// Each with no capacity, as most callers have it, and with one that is known to be enough. Then in
+/// disguise: shuffled, steps backwards and stretched, sizes tripled. That changes nothing but ties,
+/// which must not be what the result hangs on.
 fn within_a_mib(name: &str) {
     let problem = csv(name);
     for problem in [with_capacity(&problem, MIB), problem.clone()] {
@@ -510,7 +522,8 @@ fn d_fits_a_mib() {
     within_a_mib("D");
 }
 
-/// What is live at D's fullest step is reached, whatever order its buffers come in: the search sorts them.
+/// What is live at D's fullest step is reached, whatever order its buffers come in: the search
+/// sorts them.
 #[test]
 fn the_order_of_adding_does_not_matter_to_the_search() {
     let mut buffers = csv("D").buffers().to_vec();

@@ -1,4 +1,5 @@
-//! The verifier: right layouts pass, each kind of fault is named, and it agrees with painting every byte at every step.
+//! The verifier: right layouts pass, each kind of fault is named, and it agrees with painting every
+//! byte at every step.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -414,7 +415,8 @@ fn the_layouts_compared_are_right_and_wrong_in_every_way() {
     assert!(!seen.contains_key("far off"), "{seen:#?}");
 }
 
-/// Many live at once, and ten thousand ranges to check against: what is quadratic does not come through.
+/// Many live at once, and ten thousand ranges to check against: what is quadratic does not come
+/// through.
 #[test]
 fn large_layouts_take_no_quadratic_time() {
     let mut p = Problem::new();

@@ -1,6 +1,8 @@
-//! Free memory that has been unused for a whole interval goes back by itself, and nothing else does.
+//! Free memory that has been unused for a whole interval goes back by itself, and nothing else
+//! does.
 //!
-//! What one interval does is tested by calling it; the thread that calls it is tested by what it brings about in the end.
+//! What one interval does is tested by calling it; the thread that calls it is tested by what it
+//! brings about in the end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -126,7 +128,8 @@ fn an_interval_with_nothing_to_give_asks_the_driver_for_nothing() {
     rig.free(a, s);
 }
 
-/// Waits until something holds that a thread brings about. The limit is only there to end a test that fails.
+/// Waits until something holds that a thread brings about. The limit is only there to end a test
+/// that fails.
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {

@@ -1,11 +1,13 @@
 //! The pool while a stream is being captured into a graph.
 //!
-//! A capture is global: one driver call that is illegal meanwhile, from any thread, and the graph is lost. The pool needs
-//! only one such call, the context marker, so the rule that these tests hold it to is: **no call of the pool's breaks a
-//! capture that the pool knows of, except a trim and the last resort before a request for another stream fails for lack
-//! of memory.** It knows of a capture once it has been asked for something on the captured stream, until it is asked for
-//! something there again after the end. CUDA has no way to ask whether any other stream is being captured; a capture that
-//! the pool has never heard of survives everything that needs no context marker.
+//! A capture is global: one driver call that is illegal meanwhile, from any thread, and the graph
+//! is lost. The pool needs only one such call, the context marker, so the rule that these tests
+//! hold it to is: **no call of the pool's breaks a capture that the pool knows of, except a trim
+//! and the last resort before a request for another stream fails for lack of memory.** It knows of
+//! a capture once it has been asked for something on the captured stream, until it is asked for
+//! something there again after the end. CUDA has no way to ask whether any other stream is being
+//! captured; a capture that the pool has never heard of survives everything that needs no context
+//! marker.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -89,7 +91,8 @@ impl Scene {
         q
     }
 
-    /// Every call of the pool's on `s`: of all sizes, with memory of the capture's own and from before on `old`.
+    /// Every call of the pool's on `s`: of all sizes, with memory of the capture's own and from
+    /// before on `old`.
     fn everything(&self, s: StreamHandle, old: &[u64]) {
         for size in SIZES {
             let (p, q, r) = (self.malloc(size, s), self.malloc(size, s), self.malloc(size, s));
@@ -111,8 +114,9 @@ impl Scene {
         self.rig.books();
     }
 
-    /// Runs `f` while `cap` is being captured; says whether the capture is still valid. With `told` the pool has heard of
-    /// it first. Afterwards everything that was live still is, can be used and freed, and the memory comes back.
+    /// Runs `f` while `cap` is being captured; says whether the capture is still valid. With `told`
+    /// the pool has heard of it first. Afterwards everything that was live still is, can be used
+    /// and freed, and the memory comes back.
     fn capture(self, told: bool, f: impl FnOnce(&Scene)) -> bool {
         self.rig.host.begin_capture(self.cap).unwrap();
         if told {
@@ -140,8 +144,8 @@ impl Scene {
     }
 }
 
-/// Runs `f` during captures on devices that are early and late, told and not; every other one where the driver is asked
-/// which stream it is.
+/// Runs `f` during captures on devices that are early and late, told and not; every other one where
+/// the driver is asked which stream it is.
 fn stays_valid(options: PoolOptions, f: impl Fn(&Scene)) {
     for (host, told) in hosts().into_iter().flat_map(|h| [(h.clone(), false), (h, true)]) {
         let options = PoolOptions { watch: host.seed % 2 == 0, ..options };
@@ -222,7 +226,8 @@ fn a_miss_that_stitches() {
         for slow in [false, true] {
             stays_valid(PoolOptions { limit: 256 * MIB, ..page_extents() }, |w| {
                 let s = if on_cap { w.cap } else { w.other };
-                // A checkerboard that leaves no room for the request in one piece, nor under the limit.
+                // A checkerboard that leaves no room for the request in one piece, nor under the
+                // limit.
                 let blocks: Vec<u64> = (0..14).map(|_| w.malloc(8 * MIB, s)).collect();
                 blocks.iter().step_by(2).for_each(|&p| w.free(p, Some(s)));
                 if slow && !on_cap {
@@ -288,7 +293,8 @@ fn a_new_stream_on_a_reused_handle() {
     }
 }
 
-/// Nothing of the old stream's is waited for, so the pool needs no context marker and an unknown capture survives too.
+/// Nothing of the old stream's is waited for, so the pool needs no context marker and an unknown
+/// capture survives too.
 #[test]
 fn a_new_stream_on_a_handle_that_left_nothing_behind() {
     stays_valid(page_extents(), |w| {
@@ -346,7 +352,8 @@ fn out_of_memory_on_the_captured_stream() {
     });
 }
 
-/// Where a request for another stream would fail, the pool tries everything; the error is about memory all the same.
+/// Where a request for another stream would fail, the pool tries everything; the error is about
+/// memory all the same.
 #[test]
 fn out_of_memory_elsewhere_may_cost_the_capture() {
     for host in hosts() {
@@ -371,7 +378,8 @@ fn a_trim_may_cost_the_capture_but_does_not_fail() {
     }
 }
 
-/// The graph may be launched anywhere, and what the stream did before the capture may be pending then.
+/// The graph may be launched anywhere, and what the stream did before the capture may be pending
+/// then.
 #[test]
 fn a_capture_does_not_get_what_the_stream_used_before_it() {
     stays_valid(PoolOptions { limit: 128 * MIB, ..page_extents() }, |w| {
@@ -386,7 +394,8 @@ fn a_capture_does_not_get_what_the_stream_used_before_it() {
     });
 }
 
-/// The cache is warm and nothing is said to the pool when the capture begins: the hit itself has to notice. Its end, too.
+/// The cache is warm and nothing is said to the pool when the capture begins: the hit itself has to
+/// notice. Its end, too.
 #[test]
 fn a_capture_that_begins_between_two_hits_is_noticed_and_so_is_its_end() {
     for watch in [true, false] {

@@ -1,4 +1,5 @@
-//! Whose a capture arena's memory is when streams come and go, are used eagerly before they are captured, or share it.
+//! Whose a capture arena's memory is when streams come and go, are used eagerly before they are
+//! captured, or share it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -31,7 +32,8 @@ fn blocks(rig: &Rig, s: StreamHandle) -> Vec<(u64, u64)> {
     SIZES.iter().map(|&n| (rig.malloc(n, s), n)).collect()
 }
 
-/// Nothing that a stream used may go to the next stream of its handle while it may still be running.
+/// Nothing that a stream used may go to the next stream of its handle while it may still be
+/// running.
 #[test]
 fn the_next_stream_of_a_handle_does_not_get_what_the_last_one_uses() {
     for seed in 1..6 {
@@ -168,8 +170,8 @@ fn an_abort_frees_what_its_own_capture_allocated() {
     }
 }
 
-/// What waits for the context gets its marker again although nobody names the captured stream any more; and a capture in
-/// progress is not taken for one of the arena that goes.
+/// What waits for the context gets its marker again although nobody names the captured stream any
+/// more; and a capture in progress is not taken for one of the arena that goes.
 #[test]
 fn a_released_arena_leaves_no_capture_behind() {
     for another in [false, true] {
@@ -206,9 +208,9 @@ fn a_released_arena_leaves_no_capture_behind() {
     }
 }
 
-/// A capture is announced, and has not begun when memory that only the context can settle is trimmed: the marker of the trim
-/// says nothing about it. Once it has begun, what else waits for the context waits for its end. So does the second capture of a
-/// route.
+/// A capture is announced, and has not begun when memory that only the context can settle is
+/// trimmed: the marker of the trim says nothing about it. Once it has begun, what else waits for
+/// the context waits for its end. So does the second capture of a route.
 #[test]
 fn an_announced_capture_outlasts_a_trim_before_it_begins() {
     let rounds =
@@ -216,7 +218,8 @@ fn an_announced_capture_outlasts_a_trim_before_it_begins() {
     for (a_route, is_seen, earlier) in rounds {
         let rig = Rig::new(checked(GIB), page_extents());
         let (s, t) = (rig.stream(), rig.stream());
-        // Freed by a stream that is gone, whose handle another one has: only a marker of the context settles it.
+        // Freed by a stream that is gone, whose handle another one has: only a marker of the
+        // context settles it.
         let leave = || {
             let gone = rig.stream();
             rig.free(rig.malloc(64 * MIB, gone), gone);
@@ -254,7 +257,8 @@ fn an_announced_capture_outlasts_a_trim_before_it_begins() {
     }
 }
 
-/// What is shrunk, or grows within what it was, takes its place in the order of the allocations alike in both runs.
+/// What is shrunk, or grows within what it was, takes its place in the order of the allocations
+/// alike in both runs.
 #[test]
 fn a_layout_fits_a_run_that_reallocates() {
     let rig = Rig::new(checked(GIB), page_extents());
@@ -328,7 +332,8 @@ fn others_do_not_grow_into_the_room_of_a_capture() {
     }
 }
 
-/// The detector does not unmap what a graph keeps, whether the stream was captured already when it was allocated or not.
+/// The detector does not unmap what a graph keeps, whether the stream was captured already when it
+/// was allocated or not.
 #[test]
 fn no_memory_of_a_capture_is_unmapped() {
     let mode = DebugMode { check: true, abort: false, poison: false, unmap: true };
@@ -358,8 +363,8 @@ fn no_memory_of_a_capture_is_unmapped() {
     assert!(!touch(other), "what is not of the capture is unmapped");
 }
 
-/// A capture whose stream is destroyed before its end claims what the next stream of the handle captures, as which stream
-/// that is cannot be asked; it ends when that stream is named idle.
+/// A capture whose stream is destroyed before its end claims what the next stream of the handle
+/// captures, as which stream that is cannot be asked; it ends when that stream is named idle.
 #[test]
 fn an_abandoned_capture_ends_when_the_next_stream_is_named_idle() {
     let rig = Rig::new(checked(GIB), page_extents());

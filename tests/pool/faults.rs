@@ -1,5 +1,5 @@
-//! Every driver call of a mixed scenario fails once. After each failure the pool is whole, what failed works when it is
-//! tried again, and at the end nothing has leaked.
+//! Every driver call of a mixed scenario fails once. After each failure the pool is whole, what
+//! failed works when it is tried again, and at the end nothing has leaked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use test_support::stride;
 use Op::*;
 
-/// Half a page, bytes. Pages are an eighth of a GPU's here: what a run costs is mostly the memory it touches.
+/// Half a page, bytes. Pages are an eighth of a GPU's here: what a run costs is mostly the memory
+/// it touches.
 const U: u64 = 128 * KIB;
 /// Granularity of the device, and the pool's page, bytes.
 const GRANULARITY: u64 = 2 * U;
@@ -243,7 +244,8 @@ impl World {
         Ok(())
     }
 
-    /// After the scenario: nothing leaked. `validate` counts the events, too: each is spare or a pending marker.
+    /// After the scenario: nothing leaked. `validate` counts the events, too: each is spare or a
+    /// pending marker.
     fn end(&mut self) {
         self.rig.close();
         self.rig.pool.validate().unwrap();
@@ -269,7 +271,8 @@ impl Drop for Named {
     }
 }
 
-/// One run with the driver failing as `rule` says; `lasting` rules end with the step in which they began.
+/// One run with the driver failing as `rule` says; `lasting` rules end with the step in which they
+/// began.
 fn run(host: HostOptions, rule: Option<FaultRule>) -> Outcome {
     let _named = Named(rule);
     let mut w = World::new(host);
@@ -329,8 +332,8 @@ fn reference(host: HostOptions) -> Vec<Call> {
     calls
 }
 
-/// Runs the scenario once for every call it makes, of the kinds in `only` if there are any, and lets that call fail; for
-/// one call in `step`, from `first` on, by default.
+/// Runs the scenario once for every call it makes, of the kinds in `only` if there are any, and
+/// lets that call fail; for one call in `step`, from `first` on, by default.
 fn sweep(host: HostOptions, status: Status, lasting: bool, only: &[Call], (first, step): (usize, u64)) {
     let calls = reference(host.clone());
     let mut of_kind: BTreeMap<Call, u64> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Several heaps of one stream: when there is more than one, that they share memory as one heap would, and that a stream
-//! that comes after theirs gets nothing that theirs still uses.
+//! Several heaps of one stream: when there is more than one, that they share memory as one heap
+//! would, and that a stream that comes after theirs gets nothing that theirs still uses.
 //!
 //! Threads meet at a heap's lock here because mapping is made slow: the lock is held through it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -48,9 +48,9 @@ fn together<T: Send>(f: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// All threads allocate at the same moment, again and again, while mapping is slow, and on a busy machine up to three times as
-/// often until there are several heaps; then each does `then`, as a thread that has moved to another heap or has not. Returns
-/// what they allocated first.
+/// All threads allocate at the same moment, again and again, while mapping is slow, and on a busy
+/// machine up to three times as often until there are several heaps; then each does `then`, as a
+/// thread that has moved to another heap or has not. Returns what they allocated first.
 fn meet<T: Send>(rig: &Rig, s: StreamHandle, rounds: usize, then: impl Fn(usize) -> T + Sync) -> (Vec<u64>, Vec<T>) {
     let barrier = Barrier::new(THREADS);
     rig.fault.slow_down(Some((Call::Map, SLOW)));
@@ -102,8 +102,8 @@ fn a_stream_gets_another_heap_when_its_threads_keep_meeting_and_only_then() {
     rig.close();
 }
 
-/// The stream is held, so nothing that it used is settled: only because the heaps are in one order may one of them use at
-/// once what is free in the other.
+/// The stream is held, so nothing that it used is settled: only because the heaps are in one order
+/// may one of them use at once what is free in the other.
 #[test]
 fn heaps_of_a_stream_take_over_each_others_memory_with_no_marker_and_no_wait() {
     if most_heaps().is_none() {
@@ -130,7 +130,8 @@ fn heaps_of_a_stream_take_over_each_others_memory_with_no_marker_and_no_wait() {
     assert_eq!(calls.iter().filter(other_calls).count(), 0, "{calls:?}");
     assert_eq!(again.iter().collect::<BTreeSet<_>>(), blocks.iter().collect(), "the same blocks");
     free_all(&again);
-    // In other sizes: it moves, and old addresses get markers, but nobody waits and nothing is created.
+    // In other sizes: it moves, and old addresses get markers, but nobody waits and nothing is
+    // created.
     let mut left = blocks.len() as u64 * BLOCK * 9 / 10;
     let mut again: Vec<(u64, u64)> = Vec::new();
     rig.fault.start_recording();
@@ -155,7 +156,8 @@ fn heaps_of_a_stream_take_over_each_others_memory_with_no_marker_and_no_wait() {
     rig.close();
 }
 
-/// Threads that have moved apart pass their blocks round, each frees what another allocated, and every byte is checked.
+/// Threads that have moved apart pass their blocks round, each frees what another allocated, and
+/// every byte is checked.
 #[test]
 fn many_threads_on_one_stream_with_several_heaps() {
     let Some(most) = most_heaps() else { return };
@@ -194,16 +196,17 @@ fn many_threads_on_one_stream_with_several_heaps() {
     });
     let st = rig.pool.stats();
     assert!(heaps(&rig).len() > 1, "{}", rig.pool.dump());
-    // A heap that is busy is passed over, so each may come to have enough for all threads on its own; no more than that.
+    // A heap that is busy is passed over, so each may come to have enough for all threads on its
+    // own; no more than that.
     let need = blocks.len() as u64 * BLOCK + THREADS as u64 * 2 * each;
     assert!(st.peak_mapped <= most as u64 * need, "{} MiB for {} MiB", st.peak_mapped / MIB, need / MIB);
     blocks.into_iter().for_each(|p| rig.free(p, s));
     rig.close();
 }
 
-/// All heaps of the old stream hold memory that its work may still be using when its handle belongs to a new one. The new
-/// stream's threads meet, too, and so come to use all of them. Fails when `change_hands` in `src/pool/streams/registry.rs` retires
-/// the first heap only.
+/// All heaps of the old stream hold memory that its work may still be using when its handle belongs
+/// to a new one. The new stream's threads meet, too, and so come to use all of them. Fails when
+/// `change_hands` in `src/pool/streams/registry.rs` retires the first heap only.
 #[test]
 fn a_reused_handle_races_in_none_of_several_heaps() {
     if most_heaps().is_none() {

@@ -1,4 +1,5 @@
-//! What a hit costs in driver calls: none. Every kind of call is counted, at the boundary that the pool uses.
+//! What a hit costs in driver calls: none. Every kind of call is counted, at the boundary that the
+//! pool uses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -36,7 +37,8 @@ fn since(ctx: &Context, before: &[(&'static str, u64)]) -> BTreeMap<&'static str
     now.into_iter().zip(before).map(|((name, n), b)| (name, n - b.1)).filter(|(_, n)| *n > 0).collect()
 }
 
-/// The calls that pairs of each size make on `s` once a first pair is done, with `others` other blocks live.
+/// The calls that pairs of each size make on `s` once a first pair is done, with `others` other
+/// blocks live.
 fn calls_of_pairs(ctx: &Context, s: StreamHandle, others: u64) -> BTreeMap<&'static str, u64> {
     let kept: Vec<u64> = (0..others).map(|i| ctx.malloc(&request(200 + i * 977, s)).unwrap()).collect();
     let mut calls = BTreeMap::new();
@@ -80,7 +82,8 @@ fn without_a_watch_an_allocation_asks_once_which_stream_it_is_and_a_free_nothing
     assert_eq!(calls_of_pairs(&ctx, StreamHandle::LEGACY, 1000), BTreeMap::new());
 }
 
-/// What one stream allocates and another frees takes the short way both times: no call but one marker for a whole batch.
+/// What one stream allocates and another frees takes the short way both times: no call but one
+/// marker for a whole batch.
 #[test]
 fn a_free_on_another_stream_and_a_block_cut_to_size_are_hits_too() {
     let (host, ctx) = context(1, StreamCheck::Auto);
@@ -182,7 +185,8 @@ fn frees_in_a_heaps_own_order_are_marked_in_batches_that_grow() {
     rig.close();
 }
 
-/// A stream that finds too little asks for a marker: the owner's next free records one, and batches are small again.
+/// A stream that finds too little asks for a marker: the owner's next free records one, and batches
+/// are small again.
 #[test]
 fn somebody_who_waits_makes_the_next_free_record_and_batches_small_again() {
     let rig = Rig::new(checked(GIB), PoolOptions::default());
@@ -208,7 +212,8 @@ fn somebody_who_waits_makes_the_next_free_record_and_batches_small_again() {
     rig.close();
 }
 
-/// Frees that another stream's heap waits for: 16 of them or 1 MiB, twice as many after every eight batches.
+/// Frees that another stream's heap waits for: 16 of them or 1 MiB, twice as many after every eight
+/// batches.
 #[test]
 fn frees_that_another_heap_waits_for_are_marked_in_batches_that_grow() {
     let rig = Rig::new(checked(4 * GIB), PoolOptions::default());

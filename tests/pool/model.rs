@@ -1,9 +1,10 @@
-//! The pool against a model: random operations on several streams, with simulated kernels using every block, on the
-//! checking host device. The model is a list of what is live; the device checks order; `validate()` checks the pool
-//! after every step.
+//! The pool against a model: random operations on several streams, with simulated kernels using
+//! every block, on the checking host device. The model is a list of what is live; the device checks
+//! order; `validate()` checks the pool after every step.
 //!
-//! Streams die with work pending and others take their handles, and captures begin right after a hit on the same stream:
-//! with `still()` in `src/pool/calls/resolve.rs` made to return `true`, every run here fails.
+//! Streams die with work pending and others take their handles, and captures begin right after a
+//! hit on the same stream: with `still()` in `src/pool/calls/resolve.rs` made to return `true`,
+//! every run here fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -32,7 +33,8 @@ struct Live {
     stream: usize,
     /// The pattern that the block holds.
     pattern: u64,
-    /// Its own stream is gone and it is used on another since, so a free without a stream would name the wrong order.
+    /// Its own stream is gone and it is used on another since, so a free without a stream would
+    /// name the wrong order.
     orphan: bool,
     /// Other streams that used it and were recorded.
     users: Vec<usize>,
@@ -116,7 +118,8 @@ impl Model {
         self.host.launch(DEV, self.streams[stream], k).unwrap();
     }
 
-    /// Makes `to` wait for everything on `from`: what a caller does before using or freeing memory elsewhere.
+    /// Makes `to` wait for everything on `from`: what a caller does before using or freeing memory
+    /// elsewhere.
     fn join(&self, from: usize, to: usize) {
         if from != to {
             let e = self.host.event_create(DEV).unwrap();
@@ -200,7 +203,8 @@ impl Model {
                 self.live.remove(&ptr);
                 self.bytes = self.bytes - block.size + size;
                 let id = self.pool.info(new).unwrap().id;
-                // The copy is checked by its first word: the pattern's other words depend on the size.
+                // The copy is checked by its first word: the pattern's other words depend on the
+                // size.
                 self.check(new, block.size.min(size).min(8), block.pattern, block.stream);
                 let pattern = self.write(new, size, block.stream);
                 self.live
@@ -227,8 +231,9 @@ impl Model {
         self.streams[n] = self.host.stream_create(DEV).unwrap();
     }
 
-    /// A capture begins between two hits on one stream. What is allocated in it is used on any stream, as the graph may
-    /// be launched anywhere: with nothing to order that after what the captured stream did before.
+    /// A capture begins between two hits on one stream. What is allocated in it is used on any
+    /// stream, as the graph may be launched anywhere: with nothing to order that after what the
+    /// captured stream did before.
     fn capture(&mut self) {
         let n = self.rng.below(5) as usize;
         let s = self.streams[n];
@@ -295,7 +300,8 @@ impl Model {
             self.free();
         }
         self.host.device_sync(DEV).unwrap();
-        // The first marks what was freed since; the simulated device may take its time to pass the mark.
+        // The first marks what was freed since; the simulated device may take its time to pass the
+        // mark.
         self.pool.trim(0).unwrap();
         self.host.device_sync(DEV).unwrap();
         self.pool.trim(0).unwrap();
@@ -322,8 +328,8 @@ fn run(seed: u64, steps: u64, wait: bool, watch: bool) {
 
 fn play(mut m: Model, seed: u64, steps: u64) {
     for step in 0..steps {
-        // In the middle the device keeps up: only then do streams come to share a heap, and the less
-        // of it there is, the more seeds end before they do.
+        // In the middle the device keeps up: only then do streams come to share a heap, and the
+        // less of it there is, the more seeds end before they do.
         m.keeps_up = (steps / 5..steps / 5 * 4).contains(&step);
         m.host.keep_up(m.keeps_up);
         m.step();

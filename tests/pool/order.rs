@@ -1,7 +1,8 @@
-//! Stream order between two streams on a device that runs work late and checks every access: with a true driver nothing
-//! is reported, and with a driver that breaks one rule of order the same scenario is. The tests named `proof_…` show
-//! that the checks behind every other pool test can fail. So does a hit that does not look which stream a handle is:
-//! with `still()` in `src/pool/calls/resolve.rs` made to return `true`, the first test here finds races.
+//! Stream order between two streams on a device that runs work late and checks every access: with a
+//! true driver nothing is reported, and with a driver that breaks one rule of order the same
+//! scenario is. The tests named `proof_…` show that the checks behind every other pool test can
+//! fail. So does a hit that does not look which stream a handle is: with `still()` in
+//! `src/pool/calls/resolve.rs` made to return `true`, the first test here finds races.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -28,14 +29,15 @@ struct Findings {
     unmapped: usize,
     /// Any other report.
     other: usize,
-    /// Blocks at addresses that the other stream had used before: without any the run shows nothing.
+    /// Blocks at addresses that the other stream had used before: without any the run shows
+    /// nothing.
     passed_on: usize,
 }
 
-/// Two streams take turns with memory that suffices for one of them: each fills blocks, checks them and frees them in its
-/// own order, and what the other stream then gets is what has just been freed. Now and then a stream is destroyed with
-/// all its work pending, and the next one has its handle. Every other run asks the driver which stream it is. `lie` is told
-/// to the driver first.
+/// Two streams take turns with memory that suffices for one of them: each fills blocks, checks them
+/// and frees them in its own order, and what the other stream then gets is what has just been
+/// freed. Now and then a stream is destroyed with all its work pending, and the next one has its
+/// handle. Every other run asks the driver which stream it is. `lie` is told to the driver first.
 fn run(seed: u64, wait: bool, lie: fn(&Fault)) -> Findings {
     let options = PoolOptions { limit: LIMIT, wait, watch: seed.is_multiple_of(2), ..PoolOptions::default() };
     let rig = Rig::new(late(seed, 256 * MIB), options);
@@ -116,7 +118,8 @@ fn blocks_go_round_between_streams_and_nothing_is_reported() {
     }
 }
 
-/// `event_query` says "done" too early: memory goes to the other stream while the first still uses it.
+/// `event_query` says "done" too early: memory goes to the other stream while the first still uses
+/// it.
 #[test]
 fn proof_that_a_driver_that_calls_unfinished_work_done_is_found() {
     let (all, found) = runs(|fault| fault.pretend_done(true));

@@ -1,5 +1,5 @@
-//! What the pool's tests share: a pool over a host device behind a driver that can fail, and its bookkeeping checked
-//! against the layout that the pool prints.
+//! What the pool's tests share: a pool over a host device behind a driver that can fail, and its
+//! bookkeeping checked against the layout that the pool prints.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::base::size::{human, GIB, MIB};
@@ -20,7 +20,8 @@ pub const STRIDE: u64 = 256 << 10;
 /// A pool on device 0 of a host device of its own.
 pub struct Rig {
     pub host: Arc<HostDriver>,
-    /// Between the pool and the device. The tests' own calls go to `host` and are neither counted nor failed.
+    /// Between the pool and the device. The tests' own calls go to `host` and are neither counted
+    /// nor failed.
     pub fault: Arc<Fault>,
     pub pool: Pool,
 }
@@ -30,12 +31,14 @@ pub fn checked(bytes: u64) -> HostOptions {
     HostOptions { bytes_per_device: bytes, check: true, ..HostOptions::default() }
 }
 
-/// A device of `bytes` on which work runs late, in an order that `seed` decides, with every access checked.
+/// A device of `bytes` on which work runs late, in an order that `seed` decides, with every access
+/// checked.
 pub fn late(seed: u64, bytes: u64) -> HostOptions {
     HostOptions { bytes_per_device: bytes, ..HostOptions::simulation(seed) }
 }
 
-/// Extents of a page each, no least slack, and streams that wait for each other's memory on the device.
+/// Extents of a page each, no least slack, and streams that wait for each other's memory on the
+/// device.
 pub fn page_extents() -> PoolOptions {
     PoolOptions { wait: true, first_extent: PAGE, max_extent: PAGE, slack_floor: 0, ..PoolOptions::default() }
 }
@@ -106,7 +109,8 @@ impl Rig {
         b
     }
 
-    /// With every allocation freed: nothing is wrong with any access, and everything goes back to the device.
+    /// With every allocation freed: nothing is wrong with any access, and everything goes back to
+    /// the device.
     pub fn close(&self) {
         self.sync();
         self.books();

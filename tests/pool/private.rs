@@ -1,7 +1,7 @@
 //! Private heaps and routes: the memory of capture arenas at the level of the pool.
 //!
-//! Until an arena is released its addresses are the same memory and nobody else's, whatever other streams and threads do;
-//! afterwards there is nothing left to tell it from ordinary memory.
+//! Until an arena is released its addresses are the same memory and nobody else's, whatever other
+//! streams and threads do; afterwards there is nothing left to tell it from ordinary memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -137,7 +137,8 @@ fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
     rig.close();
 }
 
-/// An arena that is given fewer addresses than it needs goes on behind them, and its figures stay true.
+/// An arena that is given fewer addresses than it needs goes on behind them, and its figures stay
+/// true.
 #[test]
 fn it_grows_beyond_the_addresses_kept_for_it() {
     for host in hosts() {
@@ -207,7 +208,8 @@ fn a_monotone_arena_keeps_tails_and_reallocates_elsewhere() {
     rig.close();
 }
 
-/// Everything that could take or move an arena's memory, while a graph owns it and work at its addresses goes on.
+/// Everything that could take or move an arena's memory, while a graph owns it and work at its
+/// addresses goes on.
 #[test]
 fn addresses_are_nobody_elses_until_release() {
     for host in hosts() {
@@ -307,7 +309,8 @@ fn memory_is_ordinary_after_release() {
     // Named again, the stream is seen not to be captured.
     let p = rig.malloc(MIB, s);
     let mapped = rig.mapped();
-    // Another stream takes it over: the first time it asks for the marker that shows that the device is done.
+    // Another stream takes it over: the first time it asks for the marker that shows that the
+    // device is done.
     for _ in 0..3 {
         let q = rig.malloc(64 * MIB, t);
         rig.free(q, t);

@@ -1,5 +1,5 @@
-//! Receipts, as the pool keeps them for whoever counts: each is dropped once, when its allocation ends, and nothing is live
-//! without one.
+//! Receipts, as the pool keeps them for whoever counts: each is dropped once, when its allocation
+//! ends, and nothing is live without one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -149,7 +149,8 @@ fn a_receipt_changes_with_its_allocation_or_moves_it() {
     let p = rig.malloc(MIB, s);
     let p2 = rig.pool.realloc(p, 2 * MIB, s).unwrap();
     assert_eq!((p2, books.now()), (p, (1, 2 * MIB as i64)));
-    // There is room to grow in place, but not by leave of its receipt: another one, of a new allocation.
+    // There is room to grow in place, but not by leave of its receipt: another one, of a new
+    // allocation.
     books.most.store(2 * MIB, SeqCst);
     let q = rig.pool.realloc(p, 2 * MIB + 1, s).unwrap();
     assert_ne!(q, p);

@@ -1,4 +1,5 @@
-//! Many threads in one pool at once. Kernels check the contents, the device checks the order, and nothing leaks.
+//! Many threads in one pool at once. Kernels check the contents, the device checks the order, and
+//! nothing leaks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -47,7 +48,8 @@ fn together(f: impl Fn(u64) + Sync) {
     });
 }
 
-/// Allocates and frees on one stream, every block filled and checked; `id` makes patterns that nobody else writes.
+/// Allocates and frees on one stream, every block filled and checked; `id` makes patterns that
+/// nobody else writes.
 fn work(rig: &Rig, stream: StreamHandle, seed: u64, rounds: u64) {
     let end = Instant::now() + MOST;
     let mut dice = Dice(seed);
@@ -148,7 +150,8 @@ fn producers_and_consumers() {
                 let (size, id) = (dice.size(), t << 32 | n);
                 let p = rig.malloc(size, s);
                 rig.fill(s, p, size, id);
-                // The consumer's stream is ordered behind the fill, by whoever hands the block over.
+                // The consumer's stream is ordered behind the fill, by whoever hands the block
+                // over.
                 rig.order(s, streams[t as usize + 1]);
                 tx.send((p, size, id)).unwrap();
                 if Instant::now() > end {
@@ -252,7 +255,8 @@ fn everything(rig: &Rig) {
     rig.close();
 }
 
-/// Work runs late and in any order: threads with a stream each and exact sizes, so that memory goes round between them.
+/// Work runs late and in any order: threads with a stream each and exact sizes, so that memory goes
+/// round between them.
 #[test]
 fn memory_goes_round_between_late_streams() {
     for seed in 0..3 {
@@ -278,8 +282,8 @@ fn memory_goes_round_between_late_streams() {
     }
 }
 
-/// The books are looked at while dedicated memory comes and goes, heaps grow, and free memory is given back: they are right at
-/// every moment.
+/// The books are looked at while dedicated memory comes and goes, heaps grow, and free memory is
+/// given back: they are right at every moment.
 #[test]
 fn the_invariants_hold_at_any_moment() {
     let rig = Rig::new(HostOptions { bytes_per_device: 4 * GIB, ..HostOptions::default() }, PoolOptions::default());

@@ -1,5 +1,5 @@
-//! The four cases of the VPMM walkthrough (docs/spec/pool.md), with extents of one page: what stands where after each
-//! step, in the notation of the specification.
+//! The four cases of the VPMM walkthrough (docs/spec/pool.md), with extents of one page: what
+//! stands where after each step, in the notation of the specification.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

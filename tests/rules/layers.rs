@@ -259,7 +259,7 @@ fn documented_levels(lib: &str) -> BTreeMap<String, u32> {
     lib.lines().filter_map(row).collect()
 }
 
-// ---- the library as it is ---------------------------------------------------------------------------------------
+// ---- the library as it is -----------------------------------------------------------------------
 
 fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
@@ -355,7 +355,7 @@ fn exceptions_are_still_needed() {
     }
 }
 
-// ---- planted faults ---------------------------------------------------------------------------------------------
+// ---- planted faults -----------------------------------------------------------------------------
 
 /// Checks one planted file: as many faults as `expected`, each containing its text, in order.
 #[track_caller]

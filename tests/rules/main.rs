@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod layers;
+mod prose;
 mod settings;
 mod test_summary;

@@ -1,5 +1,5 @@
-//! Allocations of a context that has its tiers in use: each counts in its device's space, and draws from reservations, until
-//! it ends. `tier_accounts_threads.rs` has those with many threads.
+//! Allocations of a context that has its tiers in use: each counts in its device's space, and draws
+//! from reservations, until it ends. `tier_accounts_threads.rs` has those with many threads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -80,7 +80,8 @@ impl Rig {
         self.manager().reserve(tier::Request::exact(GPU, bytes).policy(policy)).unwrap()
     }
 
-    /// Everything is as it should be, and so much of the device's space is used, all of it by what its pool has handed out.
+    /// Everything is as it should be, and so much of the device's space is used, all of it by what
+    /// its pool has handed out.
     #[track_caller]
     fn uses(&self, bytes: u64) {
         self.ctx.validate().unwrap();
@@ -106,7 +107,7 @@ fn says<T: std::fmt::Debug>(result: Result<T, Error>, status: Status, parts: &[&
     }
 }
 
-// ---- what is counted ----------------------------------------------------------------------------------------------
+// ---- what is counted ----------------------------------------------------------------------------
 
 #[test]
 fn what_lives_when_the_tiers_start_is_counted_and_what_comes_later() {
@@ -206,7 +207,7 @@ fn a_size_that_changes_is_counted() {
     rig.close();
 }
 
-// ---- how an allocation ends -----------------------------------------------------------------------------------------
+// ---- how an allocation ends ---------------------------------------------------------------------
 
 #[test]
 fn every_way_out_gives_the_bytes_back_once() {
@@ -228,7 +229,8 @@ fn every_way_out_gives_the_bytes_back_once() {
         assert!(rig.ctx.free_id(p, id(p), None).unwrap());
         rig.uses(0);
 
-        // An arena's exit, with something kept, something escaped and something moved in from outside of it.
+        // An arena's exit, with something kept, something escaped and something moved in from
+        // outside of it.
         let outer = rig.ctx.arena_enter("outer").unwrap();
         let inner = rig.ctx.arena_enter("inner").unwrap();
         let all = [(); 40].map(|()| rig.malloc(size));
@@ -285,7 +287,7 @@ fn what_is_in_quarantine_is_not_counted() {
     }
 }
 
-// ---- reservations -----------------------------------------------------------------------------------------------
+// ---- reservations -------------------------------------------------------------------------------
 
 #[test]
 fn allocations_draw_from_what_they_name_else_the_streams_else_the_threads() {
@@ -460,7 +462,8 @@ fn the_limit_holds_for_what_is_promised_and_used() {
     rig.close();
 }
 
-/// CUDA gives the handle of a destroyed stream to the next one: a reservation of the old one is not the new one's.
+/// CUDA gives the handle of a destroyed stream to the next one: a reservation of the old one is not
+/// the new one's.
 #[test]
 fn a_new_stream_of_an_old_handle_has_no_reservation() {
     let rig = Rig::counted();

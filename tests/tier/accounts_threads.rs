@@ -1,5 +1,5 @@
-//! Many threads allocate, resize and free in every way there is while all of it is counted: whenever they stop, the space
-//! says exactly what lives.
+//! Many threads allocate, resize and free in every way there is while all of it is counted:
+//! whenever they stop, the space says exactly what lives.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -52,7 +52,8 @@ impl Rng {
     }
 }
 
-/// Work runs late. Its accesses are not checked: the streams here are not ordered among each other as users would.
+/// Work runs late. Its accesses are not checked: the streams here are not ordered among each other
+/// as users would.
 fn context(config: Config) -> (Arc<HostDriver>, Context) {
     let host = HostDriver::new(HostOptions { bytes_per_device: 16 * GIB, check: false, ..HostOptions::simulation(5) })
         .unwrap();
@@ -227,8 +228,8 @@ fn whatever_eight_threads_do_what_lives_is_what_is_counted() {
         std::thread::scope(|scope| {
             for player in &mut players {
                 scope.spawn(|| {
-                    // Some of the time what names none draws from the thread's; only from one that grows, as what is drawn
-                    // from the other may fail.
+                    // Some of the time what names none draws from the thread's; only from one that
+                    // grows, as what is drawn from the other may fail.
                     if round >= ROUNDS / 2 && player.reservation.id() == grows.id() {
                         player.reservation.attach_thread().unwrap();
                     }
@@ -250,8 +251,8 @@ fn whatever_eight_threads_do_what_lives_is_what_is_counted() {
     assert_empty(&ctx);
 }
 
-/// The tiers are started while four threads allocate and free. What lives then is counted, and nothing slips by that was
-/// on its way.
+/// The tiers are started while four threads allocate and free. What lives then is counted, and
+/// nothing slips by that was on its way.
 #[test]
 fn the_tiers_start_while_threads_allocate() {
     const THREADS: usize = 4;

@@ -1,7 +1,8 @@
-//! Callbacks of C, called as an allocation calls them: what they are told, what their answers do, and when what they hold
-//! is given back.
+//! Callbacks of C, called as an allocation calls them: what they are told, what their answers do,
+//! and when what they hold is given back.
 //!
-//! Allocations are stood in for by receipts (`Manager::draw`, `Manager::allocate_with`), which is what a pool's have.
+//! Allocations are stood in for by receipts (`Manager::draw`, `Manager::allocate_with`), which is
+//! what a pool's have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::base::{Error, Result, Status};
@@ -19,7 +20,8 @@ use std::sync::{mpsc, Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 const MIB: u64 = 1 << 20;
 const OK: i32 = 0;
 
-/// The one context of this process, and the right to its device's space, of which 100 MiB may be used.
+/// The one context of this process, and the right to its device's space, of which 100 MiB may be
+/// used.
 fn start() -> (MutexGuard<'static, ()>, &'static Manager, Arc<Space>) {
     static STARTED: OnceLock<()> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -231,7 +233,8 @@ fn policies_without_a_callback_do_what_they_say() {
     nothing_left(manager, &space);
 }
 
-/// The reservation's callback is asked, where it has one, else the space's; either may make room and ask for another try.
+/// The reservation's callback is asked, where it has one, else the space's; either may make room
+/// and ask for another try.
 #[test]
 fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     let (_turn, manager, space) = start();
@@ -283,7 +286,8 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     nothing_left(manager, &space);
 }
 
-/// What a callback is handed is not given back while it runs, although it was replaced and its reservation released.
+/// What a callback is handed is not given back while it runs, although it was replaced and its
+/// reservation released.
 #[test]
 fn what_a_callback_holds_outlives_its_last_call() {
     struct Slow {

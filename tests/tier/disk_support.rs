@@ -16,8 +16,9 @@ const LONG: Duration = Duration::from_secs(20);
 /// How long to watch that something does not come that would come at once if the code were broken.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// Files under one directory that share so many bytes. Those of a file are free when it has no name and nobody has it open,
-/// as in any file system; but nobody gets through [`Disk::close`] while the gate is shut.
+/// Files under one directory that share so many bytes. Those of a file are free when it has no name
+/// and nobody has it open, as in any file system; but nobody gets through [`Disk::close`] while the
+/// gate is shut.
 pub struct Small {
     inner: OsDisk,
     dir: PathBuf,
@@ -249,7 +250,8 @@ pub fn remove<'a>(store: &Store, slot: Slot, shut: Shut<'a>) -> Shut<'a> {
     without_waiting(|| store.remove(slot).unwrap(), shut).1
 }
 
-/// Runs `call` on another thread, which must not end before the gate is opened, which is done when `ready` returns.
+/// Runs `call` on another thread, which must not end before the gate is opened, which is done when
+/// `ready` returns.
 #[track_caller]
 pub fn waiting<T: Send>(call: impl FnOnce() -> T + Send, ready: impl FnOnce(), shut: Shut<'_>) -> T {
     std::thread::scope(|scope| {

@@ -95,7 +95,8 @@ fn without_a_limit_it_is_what_the_file_system_has_left() {
     assert_eq!(manager.usage(id(1)).unwrap().capacity, before.total, "no more than there is");
 }
 
-/// What has been removed elsewhere on the file system is no reason to have less, however long its blocks take.
+/// What has been removed elsewhere on the file system is no reason to have less, however long its
+/// blocks take.
 #[test]
 fn what_a_file_system_is_giving_back_is_left() {
     let dir = Dir::new("pending");

@@ -20,7 +20,8 @@ const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 const HOST: SpaceId = SpaceId::new(Tier::Host, 0);
 const DISK: SpaceId = SpaceId::new(Tier::Disk, 0);
 
-/// Down to the host, on to the disk, back to the host and to the device: the same bytes at the same addresses.
+/// Down to the host, on to the disk, back to the host and to the device: the same bytes at the same
+/// addresses.
 #[test]
 fn bytes_come_back_to_their_addresses_from_every_tier() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
@@ -60,7 +61,8 @@ fn bytes_come_back_to_their_addresses_from_every_tier() {
     rig.close();
 }
 
-/// A restore never sends anything away, and an eviction never brings anything nearer: it is there already, and stays.
+/// A restore never sends anything away, and an eviction never brings anything nearer: it is there
+/// already, and stays.
 #[test]
 fn what_is_beyond_where_it_was_to_go_is_there_already() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
@@ -103,7 +105,8 @@ fn from_one_disk_to_another() {
     let disks = rig.ctx.tiers().unwrap().disks();
     let second = SpaceId::new(Tier::Disk, disks.add_mount(other.path(), Some(1024 * MIB)).unwrap());
     let s = rig.stream();
-    // One of less than a sector, of less than a chunk, of whole chunks, and of more than are read ahead.
+    // One of less than a sector, of less than a chunk, of whole chunks, and of more than are read
+    // ahead.
     let sizes = [1, 100 * KIB + 3, 2 * MIB, 9 * MIB + 7];
     let all: Vec<u64> = sizes.iter().map(|&n| rig.malloc(n, 5, s)).collect();
     for (i, (&p, &n)) in all.iter().zip(&sizes).enumerate() {
@@ -177,8 +180,9 @@ fn a_thousand_allocations_of_all_sizes_go_round() {
     rig.close();
 }
 
-/// Work that has been submitted before a move is done with the bytes that were there; work that is submitted after it sees
-/// those that came back. The device checks every access, late and out of order.
+/// Work that has been submitted before a move is done with the bytes that were there; work that is
+/// submitted after it sees those that came back. The device checks every access, late and out of
+/// order.
 #[test]
 fn moves_are_in_stream_order() {
     for seed in 0..30 {
@@ -225,7 +229,8 @@ fn buffers_of_a_file_are_used_again_when_their_copies_are_over() {
     }
 }
 
-/// Of a group, uses that are known by their stream alone are waited for once for each stream, and not forgotten for any.
+/// Of a group, uses that are known by their stream alone are waited for once for each stream, and
+/// not forgotten for any.
 #[test]
 fn a_group_waits_once_for_each_stream() {
     let mut in_all = 0;
@@ -409,7 +414,8 @@ fn the_least_recently_unpinned_make_room() {
     }
     rig.ctx.hold(all[0]).unwrap();
     let where_are = || all.iter().map(|&p| rig.ctx.location(p).unwrap().space == Some(GPU)).collect::<Vec<_>>();
-    // One page is the rig's, one is left: three are missing. 2 is the oldest, 0 is held, then come 1 and 3.
+    // One page is the rig's, one is left: three are missing. 2 is the oldest, 0 is held, then come
+    // 1 and 3.
     let big = rig.malloc(4 * PAGE, 0, s);
     assert_eq!(where_are(), [true, false, false, false, true, true]);
     // 4 is all that may still go: 5 was never unheld.

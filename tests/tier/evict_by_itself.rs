@@ -27,8 +27,9 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// Buffers of three times the device's memory, used in skewed random order by threads with a stream each: each use reads
-/// what the last one wrote and writes anew. Pinned memory holds less than the rest, so some goes to the disk.
+/// Buffers of three times the device's memory, used in skewed random order by threads with a stream
+/// each: each use reads what the last one wrote and writes anew. Pinned memory holds less than the
+/// rest, so some goes to the disk.
 #[test]
 fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
     const BUFFERS: usize = 96;
@@ -80,7 +81,8 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
                         rig.fill(s, *p, *size, *version);
                         rig.ctx.unhold(*p, s).unwrap();
                         if threads > 1 {
-                            // The next user is on another stream, and orders itself after this one on the host.
+                            // The next user is on another stream, and orders itself after this one
+                            // on the host.
                             rig.host.stream_sync(D, s).unwrap();
                         }
                     }
@@ -104,7 +106,8 @@ fn a_working_set_of_three_times_the_memory_is_right_to_the_last_byte() {
     }
 }
 
-/// Use that swings between 0.70 and 0.84 of the capacity moves nothing; past 0.85 exactly enough moves to reach 0.65.
+/// Use that swings between 0.70 and 0.84 of the capacity moves nothing; past 0.85 exactly enough
+/// moves to reach 0.65.
 #[test]
 fn the_mover_waits_for_the_trigger_and_stops_at_the_stop() {
     let rig = Rig::new(Options { pages: 100, mover: true, ..Options::default() });
@@ -142,7 +145,8 @@ fn the_mover_waits_for_the_trigger_and_stops_at_the_stop() {
     rig.close();
 }
 
-/// Only what has been unheld is moved by itself, by the mover too; and pinned memory that is too full goes on to the disk.
+/// Only what has been unheld is moved by itself, by the mover too; and pinned memory that is too
+/// full goes on to the disk.
 #[test]
 fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     let rig = Rig::new(Options { pages: 100, pinned: 4096 * MIB, mover: true, disk: true, ..Options::default() });
@@ -177,7 +181,8 @@ fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     rig.close();
 }
 
-/// Moves, holds, frees and allocations of the same memory by many threads: every counter is exact at the end.
+/// Moves, holds, frees and allocations of the same memory by many threads: every counter is exact
+/// at the end.
 #[test]
 fn threads_that_meet_at_the_same_memory_leave_it_whole() {
     let rig = Rig::new(Options { pages: 40, pinned: 40 * PAGE, disk: true, mover: true, ..Options::default() });
@@ -191,7 +196,8 @@ fn threads_that_meet_at_the_same_memory_leave_it_whole() {
                 for _ in 0..300 {
                     let slot = &slots[rng.usize(0..slots.len())];
                     let p = *slot.lock().unwrap();
-                    // Whatever has become of it meanwhile: every call either does what it says or changes nothing.
+                    // Whatever has become of it meanwhile: every call either does what it says or
+                    // changes nothing.
                     match rng.u32(0..8) {
                         0 => {
                             let Ok(new) = rig.try_malloc(rng.u64(1..5 * PAGE), t, s) else { continue };
@@ -229,7 +235,8 @@ fn threads_that_meet_at_the_same_memory_leave_it_whole() {
     rig.close();
 }
 
-/// A context that ends stops its mover, whatever that is doing, and waits for it: nothing of it lives on.
+/// A context that ends stops its mover, whatever that is doing, and waits for it: nothing of it
+/// lives on.
 #[test]
 fn the_mover_ends_with_its_context() {
     for round in (0..16).step_by(stride(4)) {

@@ -1,4 +1,5 @@
-//! Items of two devices on a host of two NUMA nodes: one tag, two lanes, each device's nearest memory first.
+//! Items of two devices on a host of two NUMA nodes: one tag, two lanes, each device's nearest
+//! memory first.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use gpumem::base::size::MIB;
@@ -177,13 +178,15 @@ fn each_device_has_its_nearest_node() {
     }
 }
 
-/// What the nearest node has no room for goes to the other one, and what neither has room for to the disk.
+/// What the nearest node has no room for goes to the other one, and what neither has room for to
+/// the disk.
 #[test]
 fn a_full_node_sends_on_to_the_other() {
     for full in [0, 1] {
         let rig = Rig::new(false, None);
         let all = some(&rig);
-        // Room for two pages is left on the one node: the first item, and of the second, of two pages, nothing.
+        // Room for two pages is left on the one node: the first item, and of the second, of two
+        // pages, nothing.
         let take = |n: u32, left: u64| -> HostMemory { rig.tier.allocate(n, (PAGES - left) * PAGE, None).unwrap() };
         let beside = |n: u32, left: u64| if n == full { (PAGES - left) * PAGE } else { 0 };
         let taken = take(full, 2);
@@ -214,7 +217,8 @@ fn a_full_node_sends_on_to_the_other() {
     }
 }
 
-/// From node to node, with either function, when the space is named; of a tier all that is there is there already.
+/// From node to node, with either function, when the space is named; of a tier all that is there is
+/// there already.
 #[test]
 fn a_named_node_is_gone_to_from_the_other() {
     let rig = Rig::new(false, None);
@@ -305,7 +309,8 @@ fn the_books_of_pool_and_register_are_compared() {
     rig.close(&[item]);
 }
 
-/// Whatever call fails, of whichever device: those of both that have not arrived are whole where they were.
+/// Whatever call fails, of whichever device: those of both that have not arrived are whole where
+/// they were.
 #[test]
 fn a_failure_on_one_device_leaves_the_items_of_both_whole() {
     for lasting in [false, true] {

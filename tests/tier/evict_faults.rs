@@ -1,5 +1,5 @@
-//! Failures while data is moved: the bytes stay whole in one tier, every counter stays exact, and what failed works when it
-//! is tried again.
+//! Failures while data is moved: the bytes stay whole in one tier, every counter stays exact, and
+//! what failed works when it is tried again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::disk_support;
@@ -282,7 +282,8 @@ fn a_read_that_fails_can_be_tried_again() {
     }
 }
 
-/// A restore and a free of what is in files return although the file system has not given their blocks back.
+/// A restore and a free of what is in files return although the file system has not given their
+/// blocks back.
 #[test]
 fn nobody_waits_for_the_blocks_of_a_file() {
     let mut small = None;
@@ -302,7 +303,8 @@ fn nobody_waits_for_the_blocks_of_a_file() {
     rig.close(&[p]);
 }
 
-/// A file that is truncated, altered or gone gives an error, never other bytes; the allocation can still be freed.
+/// A file that is truncated, altered or gone gives an error, never other bytes; the allocation can
+/// still be freed.
 #[test]
 fn a_damaged_file_is_noticed() {
     let size = 2 * PAGE;

@@ -83,9 +83,9 @@ fn an_overdrawn_reservation_moves_only_its_own() {
     close(&rig, &[others, own].concat(), s);
 }
 
-/// A reservation that may take from outside or grow finds the space too full: what is outside of all
-/// reservations makes room, oldest first, and just as much as is short. What others have reserved stays,
-/// since moving it out would give the space nothing.
+/// A reservation that may take from outside or grow finds the space too full: what is outside of
+/// all reservations makes room, oldest first, and just as much as is short. What others have
+/// reserved stays, since moving it out would give the space nothing.
 #[test]
 fn a_reservation_that_takes_from_outside_moves_what_is_outside() {
     let grow = |pages: u64| LimitPolicy::Callback(Arc::new(move |_| Decision::Grow(pages * PAGE)));
@@ -184,7 +184,8 @@ fn what_is_in_quarantine_goes_first() {
     ctx.validate().unwrap();
 }
 
-/// What was drawn outside of any reservation comes back outside, whatever is attached to who restores it: others make room.
+/// What was drawn outside of any reservation comes back outside, whatever is attached to who
+/// restores it: others make room.
 #[test]
 fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
     let rig = Rig::new(Options { pages: 16, ..Options::default() });
@@ -204,7 +205,8 @@ fn an_attached_reservation_does_not_stand_in_the_way_of_a_restore() {
     close(&rig, &all, s);
 }
 
-/// The driver gives the handle of a destroyed stream to the next: what comes back counts for the one that it was made on.
+/// The driver gives the handle of a destroyed stream to the next: what comes back counts for the
+/// one that it was made on.
 #[test]
 fn what_comes_back_counts_for_its_own_stream() {
     let rig = Rig::new(Options { pages: 16, ..Options::default() });
@@ -223,7 +225,8 @@ fn what_comes_back_counts_for_its_own_stream() {
     close(&rig, &[p], next);
 }
 
-/// What moves out to make room takes nothing of what was promised below to the thread that needs the room.
+/// What moves out to make room takes nothing of what was promised below to the thread that needs
+/// the room.
 #[test]
 fn making_room_draws_nothing_from_an_attached_reservation() {
     for tier in [Tier::Host, Tier::Disk] {
@@ -316,7 +319,8 @@ fn a_mount_that_is_gone_does_not_hide_the_next() {
     ctx.free(p).unwrap();
 }
 
-/// A stream of another device ends a hold and moves a tag of both devices; tests/context/streams_across.rs shows that it is waited for.
+/// A stream of another device ends a hold and moves a tag of both devices;
+/// tests/context/streams_across.rs shows that it is waited for.
 #[test]
 fn streams_of_other_devices_are_taken() {
     let options = HostOptions { devices: 2, bytes_per_device: 64 * PAGE, ..HostOptions::default() };

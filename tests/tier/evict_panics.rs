@@ -1,5 +1,5 @@
-//! Callbacks of moves that panic: the panic reaches the caller, and the move has not happened. What had not arrived is whole where
-//! it was, and can be moved, held and freed as before.
+//! Callbacks of moves that panic: the panic reaches the caller, and the move has not happened. What
+//! had not arrived is whole where it was, and can be moved, held and freed as before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::evict_support;
@@ -109,7 +109,8 @@ fn a_progress_that_panics_leaves_everything_whole() {
     rig.close();
 }
 
-/// The memory that a move has taken is given to others when the device is done with it, and not before.
+/// The memory that a move has taken is given to others when the device is done with it, and not
+/// before.
 #[test]
 fn copies_in_flight_are_over_before_anybody_gets_their_memory() {
     for seed in 0..rounds(2) {

@@ -21,7 +21,8 @@ use test_support::rounds;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 
-/// Whatever moment a free comes at, nothing is lost: not the memory, not the addresses, not a count.
+/// Whatever moment a free comes at, nothing is lost: not the memory, not the addresses, not a
+/// count.
 #[test]
 fn a_free_at_any_moment_of_a_move_loses_nothing() {
     let rig = Rig::new(Options { pages: 64, ..Options::default() });
@@ -59,8 +60,8 @@ fn a_free_at_any_moment_of_a_move_loses_nothing() {
     rig.close();
 }
 
-/// Allocations that come and go while others move, at addresses that are used again and again: the order of use has just
-/// those that live.
+/// Allocations that come and go while others move, at addresses that are used again and again: the
+/// order of use has just those that live.
 #[test]
 fn addresses_that_are_used_again_do_not_confuse_the_order_of_use() {
     let rig = Rig::new(Options { pages: 64, ..Options::default() });
@@ -190,7 +191,8 @@ fn uses_on_a_stream_that_is_gone_are_waited_for() {
     }
 }
 
-/// Two restores that find no memory, and out-of-memory callbacks that evict what the other restores: both come back.
+/// Two restores that find no memory, and out-of-memory callbacks that evict what the other
+/// restores: both come back.
 #[test]
 fn callbacks_that_evict_what_another_move_holds_get_an_error() {
     let rig = Arc::new(Rig::new(Options { pages: 4, ..Options::default() }));
@@ -238,8 +240,8 @@ fn callbacks_that_evict_what_another_move_holds_get_an_error() {
     rig.close();
 }
 
-/// A copy fails, and so does the wait for those that were submitted before it: nothing is taken for whole, and what the
-/// device may still touch is not used for anything else.
+/// A copy fails, and so does the wait for those that were submitted before it: nothing is taken for
+/// whole, and what the device may still touch is not used for anything else.
 #[test]
 fn copies_that_were_never_known_to_be_over_count_for_nothing() {
     for seed in 0..20 {

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 pub const D: DeviceId = DeviceId(0);
 /// What an evictable allocation is a multiple of, bytes.
 pub const PAGE: u64 = 2 * MIB;
-/// Bytes between checked words of a pattern, whose last word holds the last byte: fewer than any copy
-/// moves at a time.
+/// Bytes between checked words of a pattern, whose last word holds the last byte: fewer than any
+/// copy moves at a time.
 const STRIDE: u64 = 64;
 
 pub struct Options {

@@ -1,7 +1,8 @@
-//! Reservations against a model: eight threads do whatever they like with the same reservations and allocations.
+//! Reservations against a model: eight threads do whatever they like with the same reservations and
+//! allocations.
 //!
-//! - At every moment a count of its own, which never says more than what is really taken, must stay within the limit of each
-//!   space, and another within the size of each reservation.
+//! - At every moment a count of its own, which never says more than what is really taken, must stay
+//!   within the limit of each space, and another within the size of each reservation.
 //! - Ten times everybody stops, and every counter must be what the model says.
 //! - Nobody is overtaken, every wait ends, and in the end all counters are exactly 0.
 
@@ -56,7 +57,8 @@ struct Held {
 
 /// A reservation's part in `Model::taken`.
 struct Counted {
-    /// Its size but for what it grew by a moment ago: may be below 0 where it has shrunk by that already.
+    /// Its size but for what it grew by a moment ago: may be below 0 where it has shrunk by that
+    /// already.
     size: i64,
     /// What of it is in `Model::taken`.
     shown: i64,
@@ -118,7 +120,8 @@ impl Model {
         self.taken[space].fetch_sub(bytes, SeqCst);
     }
 
-    /// Counts `bytes` of a reservation: more after they have been promised, fewer before they go back.
+    /// Counts `bytes` of a reservation: more after they have been promised, fewer before they go
+    /// back.
     fn show(&self, space: usize, counted: &mut Counted, bytes: i64) {
         let more = bytes.max(0) - counted.shown;
         counted.shown += more;

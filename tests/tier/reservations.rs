@@ -1,4 +1,5 @@
-//! Reservations, one rule at a time; `tier_waiting.rs` has those about waiting, `tier_model.rs` all at once.
+//! Reservations, one rule at a time; `tier_waiting.rs` has those about waiting, `tier_model.rs` all
+//! at once.
 //!
 //! Tests named after cuCascade are of faults found by reading that library.
 
@@ -51,7 +52,7 @@ fn says<T: std::fmt::Debug>(result: Result<T, Error>, status: Status, parts: &[&
     }
 }
 
-// ---- counters ---------------------------------------------------------------------------------------------------
+// ---- counters -----------------------------------------------------------------------------------
 
 #[test]
 fn promises_draws_and_releases_are_counted_exactly() {
@@ -112,7 +113,7 @@ fn up_to_says_how_much_it_became() {
     assert_empty(&m);
 }
 
-// ---- bad input --------------------------------------------------------------------------------------------------
+// ---- bad input ----------------------------------------------------------------------------------
 
 #[test]
 fn bad_requests_say_what_was_asked_what_there_is_and_what_to_do() {
@@ -176,7 +177,7 @@ fn bad_changes_of_a_reservation_change_nothing() {
     assert_empty(&m);
 }
 
-// ---- strategies -------------------------------------------------------------------------------------------------
+// ---- strategies ---------------------------------------------------------------------------------
 
 #[track_caller]
 fn goes_to(m: &Manager, strategy: Strategy, bytes: u64, space: SpaceId) -> Reservation {
@@ -208,7 +209,8 @@ fn a_list_of_tiers_falls_back_in_its_order() {
     let a = goes_to(&m, tiers(), 900, GPU);
     let b = goes_to(&m, tiers(), 900, GPU1);
     let c = goes_to(&m, tiers(), 900, HOST);
-    // What fits a tier of less preference only goes there, and a later one that fits the first goes to the first.
+    // What fits a tier of less preference only goes there, and a later one that fits the first goes
+    // to the first.
     let d = goes_to(&m, tiers(), 1500, DISK);
     let e = goes_to(&m, tiers(), 100, GPU);
     drop(a);
@@ -268,7 +270,7 @@ fn cucascade_moving_with_nowhere_to_go_is_an_error_at_once() {
     assert_empty(&m);
 }
 
-// ---- policies ---------------------------------------------------------------------------------------------------
+// ---- policies -----------------------------------------------------------------------------------
 
 fn increase(factor: f64, cap: Option<u64>, beyond_limit: bool) -> LimitPolicy {
     LimitPolicy::Increase { factor: Factor::new(factor).unwrap(), cap, beyond_limit }
@@ -366,7 +368,8 @@ fn the_increase_policy_goes_beyond_the_limit_only_where_told_and_never_beyond_th
     assert_empty(&m);
 }
 
-/// cuCascade adds the overflow to the allocated bytes and to the reservation's, and takes it off only one of them.
+/// cuCascade adds the overflow to the allocated bytes and to the reservation's, and takes it off
+/// only one of them.
 #[test]
 fn cucascade_an_increase_counts_the_overflow_once_and_leaks_nothing() {
     let (m, _) = one(10_000);
@@ -499,7 +502,7 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     assert_empty(&m);
 }
 
-// ---- thresholds -------------------------------------------------------------------------------------------------
+// ---- thresholds ---------------------------------------------------------------------------------
 
 #[test]
 fn usage_between_the_thresholds_moves_nothing_and_above_exactly_enough() {
@@ -547,7 +550,8 @@ fn limits_and_thresholds_can_be_changed() {
     assert_empty(&m);
 }
 
-/// Data moves out before the limit is reached, however low it is, and the shares that were given stay.
+/// Data moves out before the limit is reached, however low it is, and the shares that were given
+/// stay.
 #[test]
 fn thresholds_follow_the_limit() {
     let (m, space) = one(1000);
@@ -571,7 +575,7 @@ fn thresholds_follow_the_limit() {
     drop(d);
 }
 
-// ---- attaching --------------------------------------------------------------------------------------------------
+// ---- attaching ----------------------------------------------------------------------------------
 
 #[test]
 fn allocations_draw_from_the_streams_reservation_else_from_the_threads() {

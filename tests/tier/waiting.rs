@@ -83,7 +83,8 @@ fn cucascade_a_wait_can_have_an_end() {
     assert_empty(&m);
 }
 
-/// Each of 100 waiters gets its byte in the order of their coming, though all threads sleep at once.
+/// Each of 100 waiters gets its byte in the order of their coming, though all threads sleep at
+/// once.
 #[test]
 fn cucascade_waiters_are_served_in_the_order_of_their_coming() {
     let m = manager(&[(GPU, 100)]);
@@ -190,7 +191,8 @@ fn cucascade_a_reservation_is_never_silently_smaller() {
     assert_empty(&m);
 }
 
-/// Whatever makes 10 bytes of room wakes the one who waits for them; cuCascade wakes for destroyed reservations only.
+/// Whatever makes 10 bytes of room wakes the one who waits for them; cuCascade wakes for destroyed
+/// reservations only.
 #[test]
 fn cucascade_whatever_makes_room_wakes_who_waits_for_it() {
     type Room = Box<dyn FnOnce()>;
@@ -442,14 +444,16 @@ fn nobody_starves() {
     assert_empty(&m);
 }
 
-/// Of two who wanted a space, the earlier was served first, if it was served from there or the later took from there.
+/// Of two who wanted a space, the earlier was served first, if it was served from there or the
+/// later took from there.
 fn assert_in_turn(turns: &Receiver<(Turn, SpaceId, bool)>) {
     let mut turns: Vec<_> = turns.iter().collect();
     assert_eq!(turns.len(), 8_000);
     assert!(turns.iter().filter(|t| t.0.granted > t.0.arrived + 1).count() > 100, "hardly anybody waited");
     turns.sort_by_key(|t| t.0.arrived);
     for space in [GPU, GPU1] {
-        // From the last to come backwards: the earliest grant of any that came later and took from the space.
+        // From the last to come backwards: the earliest grant of any that came later and took from
+        // the space.
         let mut earliest = u64::MAX;
         for (turn, from, any) in turns.iter().rev() {
             if *from == space || *any {

@@ -1,14 +1,16 @@
 /*
  * gpumem for Lean 4: what Gpumem/Raw.lean declares.
  *
- * Compiled against the lean.h of the machine that builds the package, and made for every Lean 4: no function has a parameter for IO's
- * world, which Lean passed last until 4.25 or so and no longer does (a function that does not name it is called in the same way by
- * both), and results are made by lean.h's own helpers alone, because their layout changed with it.
+ * Compiled against the lean.h of the machine that builds the package, and made for every Lean 4: no
+ * function has a parameter for IO's world, which Lean passed last until 4.25 or so and no longer
+ * does (a function that does not name it is called in the same way by both), and results are made
+ * by lean.h's own helpers alone, because their layout changed with it.
  *
  * libgpumem is loaded when it is first needed, so that a package builds where there is none.
  *
- * Threads: every function may be called by any thread. Lean runs finalizers on whichever thread drops the last reference, so
- * they only free by (pointer, number): that never waits for the device, and never frees what lives at the address by then.
+ * Threads: every function may be called by any thread. Lean runs finalizers on whichever thread
+ * drops the last reference, so they only free by (pointer, number): that never waits for the
+ * device, and never frees what lives at the address by then.
  */
 #include <lean/lean.h>
 
@@ -77,7 +79,8 @@ static lean_obj_res user_error(const char *text) {
     return lean_io_result_mk_error(lean_mk_io_user_error(lean_mk_string(text)));
 }
 
-/* An error with the library's words: GPUMEM_ERROR_OUT_OF_MEMORY: what was asked, what there was, what to do next. */
+/* An error with the library's words: GPUMEM_ERROR_OUT_OF_MEMORY: what was asked, what there was,
+ * what to do next. */
 static lean_obj_res failure(gpumem_status status) {
     char text[1200];
     int n = snprintf(text, sizeof text, "%s: ", api.status_name(status));
@@ -113,13 +116,15 @@ typedef struct {
     uint64_t id;
     size_t bytes;
     gpumem_stream stream;
-    /* 1 from the first release on: spares the finalizer a call that would be counted as late. Atomic, as objects are shared. */
+    /* 1 from the first release on: spares the finalizer a call that would be counted as late.
+     * Atomic, as objects are shared. */
     int released;
 } buffer;
 
 static lean_external_class *buffer_class;
 
-/* On any thread, at any time. Does not wait, cannot fail in a way that matters: what is gone is gone. */
+/* On any thread, at any time. Does not wait, cannot fail in a way that matters: what is gone is
+ * gone. */
 static void finalize_buffer(void *what) {
     buffer *b = (buffer *)what;
     if (!__atomic_exchange_n(&b->released, 1, __ATOMIC_RELAXED)) api.free_id(b->ptr, b->id);
@@ -198,7 +203,8 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_id(b_lean_obj_arg o) { return u64(bu
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_stream(b_lean_obj_arg o) { return u64((uint64_t)(uintptr_t)buffer_of(o)->stream); }
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_bytes(b_lean_obj_arg o) { return lean_io_result_mk_ok(lean_box_usize(buffer_of(o)->bytes)); }
 
-/* NULL when a buffer may be used, else the error. The detector speaks first: it can name the arena. */
+/* NULL when a buffer may be used, else the error. The detector speaks first: it can name the
+ * arena. */
 static lean_object *unusable(const buffer *b, const char *op, const char *operand) {
     char text[512];
     gpumem_status status = api.check_id(b->ptr, b->id, op, operand);
@@ -220,8 +226,9 @@ static lean_object *unusable_range(const buffer *b, size_t offset, size_t bytes,
     return user_error(text);
 }
 
-/* Before work on a buffer is submitted: were it announced after and that refused, the work would be queued all the same. Sets *wait
- * where nothing can be announced (GPUMEM_POOL=off): then the use has to be over before the buffer may be freed. */
+/* Before work on a buffer is submitted: were it announced after and that refused, the work would
+ * be queued all the same. Sets *wait where nothing can be announced (GPUMEM_POOL=off): then the
+ * use has to be over before the buffer may be freed. */
 static gpumem_status announce(const buffer *b, gpumem_stream s, int *wait) {
     gpumem_status status;
     /* Which stream the thread's own is depends on the thread. */
@@ -257,8 +264,8 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_fill(b_lean_obj_arg o, uint8_t byte,
     return unit(wait_if(wait, status, s));
 }
 
-/* Five scalars and two objects: the sixth and later arguments of a call may be in memory, in the same place with and without a
- * world behind them. */
+/* Five scalars and two objects: the sixth and later arguments of a call may be in memory, in the
+ * same place with and without a world behind them. */
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_copy(b_lean_obj_arg to, b_lean_obj_arg from, size_t to_offset, size_t from_offset,
                                                  size_t bytes, uint64_t stream) {
     buffer *dst = buffer_of(to), *src = buffer_of(from);
@@ -276,8 +283,8 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_copy(b_lean_obj_arg to, b_lean_obj_a
     return unit(wait_if(wait, status, s));
 }
 
-/* A copy that is over when it returns: Lean may move or free the array after. So is its use of the buffer: there is nothing to
- * announce. */
+/* A copy that is over when it returns: Lean may move or free the array after. So is its use of
+ * the buffer: there is nothing to announce. */
 static gpumem_status copy_and_wait(void *dst, const void *src, size_t bytes, gpumem_stream s) {
     gpumem_status status;
     if (bytes == 0) return GPUMEM_OK;

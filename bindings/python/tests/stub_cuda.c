@@ -1,4 +1,5 @@
-/* As much of the CUDA runtime, put in front of the real one, as PyTorch needs to allocate tensors without a GPU. Nothing runs. */
+/* As much of the CUDA runtime, put in front of the real one, as PyTorch needs to allocate
+ * tensors without a GPU. Nothing runs. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

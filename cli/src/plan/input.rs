@@ -176,8 +176,8 @@ impl Input {
         records.line()
     }
 
-    /// Refuses two buffers at fixed offsets that share a byte of one arena at some step: before anything is solved, so
-    /// that the message can name both lines.
+    /// Refuses two buffers at fixed offsets that share a byte of one arena at some step: before
+    /// anything is solved, so that the message can name both lines.
     pub fn places_apart(&self) -> Result<(), InputError> {
         let Some(Clash { buffers: [first, second], step }) = plan::clash(&self.problem) else { return Ok(()) };
         let (Some(buffer), line) = (self.problem.buffers().get(first.index()), self.line(first.index())) else {

@@ -1,5 +1,5 @@
-//! Every way an invocation or a log can be wrong: exit code 2, nothing on stdout, and a message that names file, line
-//! and field and says what was expected.
+//! Every way an invocation or a log can be wrong: exit code 2, nothing on stdout, and a message
+//! that names file, line and field and says what was expected.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

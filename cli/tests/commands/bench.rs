@@ -1,5 +1,5 @@
-//! `gpumem bench` from the outside, on the host device: what it measures, what it says, and what it refuses. No
-//! assertion is about time.
+//! `gpumem bench` from the outside, on the host device: what it measures, what it says, and what it
+//! refuses. No assertion is about time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,5 @@
-//! `bench/peers` where there is no GPU: gpumem alone on the host device, from the build to the table.
+//! `bench/peers` where there is no GPU: gpumem alone on the host device, from the build to the
+//! table.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -193,8 +194,8 @@ fn turns(arguments: &[&str], python_path: &Path) -> (String, String, Option<i32>
     script("torch_turns.py", arguments, python_path)
 }
 
-/// One process of `torch_turns.py`: the milliseconds of its steps, of which those at even places are gpumem's or, swapped,
-/// those at odd ones.
+/// One process of `torch_turns.py`: the milliseconds of its steps, of which those at even places
+/// are gpumem's or, swapped, those at odd ones.
 fn turns_line(swapped: usize, ms: impl Fn(usize, bool) -> f64) -> String {
     let step = |i: usize| {
         let gpumem = i % 2 == swapped;
@@ -211,8 +212,8 @@ fn what_one_process_or_one_step_has_does_not_count_for_an_allocator() {
     }
     let dir = tempdir().unwrap();
     let file = dir.path().join("results.jsonl");
-    // gpumem takes 0.9 of the time; the second process is 1.5 times as slow; steps differ by a factor of 20; the first ten
-    // steps of gpumem and one late step take ages.
+    // gpumem takes 0.9 of the time; the second process is 1.5 times as slow; steps differ by a
+    // factor of 20; the first ten steps of gpumem and one late step take ages.
     let ms = |swapped: usize| {
         move |i: usize, gpumem: bool| {
             let odd = if i < 10 && gpumem || i == 33 && swapped == 0 { 50.0 } else { 1.0 };

@@ -1,5 +1,5 @@
-//! `gpumem plan` from the outside. Layouts are read back from the CSV that it writes and checked here, pair by pair,
-//! with nothing of the library's.
+//! `gpumem plan` from the outside. Layouts are read back from the CSV that it writes and checked
+//! here, pair by pair, with nothing of the library's.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -357,7 +357,8 @@ fn a_result_that_cannot_be_written_changes_nothing() {
     let dir = tempdir().unwrap();
     file(&dir, "in.csv", hundred().as_bytes());
     let old = file(&dir, "out.csv", b"old");
-    // Files of at most one block of 512 bytes; without the trap the signal for it would end the process.
+    // Files of at most one block of 512 bytes; without the trap the signal for it would end the
+    // process.
     let limited = "trap '' XFSZ; ulimit -f 1; exec \"$0\" plan in.csv --out out.csv";
     let program = gpumem().get_program().to_owned();
     let out = run(std::process::Command::new("sh").arg("-c").arg(limited).arg(program).current_dir(dir.path()));
@@ -375,7 +376,8 @@ fn a_result_that_cannot_be_written_changes_nothing() {
 #[test]
 fn an_interrupt_takes_the_best_so_far() {
     let dir = tempdir().unwrap();
-    // Odd sizes at coarse offsets: padding keeps every layout above the bound, and no search gets through all of them.
+    // Odd sizes at coarse offsets: padding keeps every layout above the bound, and no search gets
+    // through all of them.
     let mut hard = "id,lower,upper,size,alignment\n".to_string();
     for i in 0..300u64 {
         let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -1,5 +1,6 @@
-//! Every way an invocation of `gpumem plan` or its file can be wrong: exit code 2, nothing on stdout, no file written,
-//! and a message that names file, line and column and says what was found and expected.
+//! Every way an invocation of `gpumem plan` or its file can be wrong: exit code 2, nothing on
+//! stdout, no file written, and a message that names file, line and column and says what was found
+//! and expected.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -126,7 +126,8 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        // Closed; a write that comes before this goes into the pipe, so all of it is read by nobody or refused.
+        // Closed; a write that comes before this goes into the pipe, so all of it is read by nobody
+        // or refused.
         drop(child.stdout.take());
         let out = child.wait_with_output().unwrap();
         let written_before = out.status.code() == Some(0);
@@ -142,7 +143,8 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
     assert!(help.contains("2 bad usage, bad input, or a result that could not be written"), "{help}");
 }
 
-/// The script beside the examples reads what the planner writes, whatever else is in it, and says what a file lacks.
+/// The script beside the examples reads what the planner writes, whatever else is in it, and says
+/// what a file lacks.
 #[test]
 fn the_script_of_the_examples_checks_layouts() {
     let dir = with_input();

@@ -1,4 +1,5 @@
-//! What the library writes as CSV is what `gpumem plan` reads: the same layout if there is one, else the same buffers.
+//! What the library writes as CSV is what `gpumem plan` reads: the same layout if there is one,
+//! else the same buffers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

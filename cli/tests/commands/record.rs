@@ -1,5 +1,5 @@
-//! Recordings from the outside: made by a replay, converted, replayed again, summed up, and shown in a browser. Every figure is
-//! compared with what `replay` says of the log.
+//! Recordings from the outside: made by a replay, converted, replayed again, summed up, and shown
+//! in a browser. Every figure is compared with what `replay` says of the log.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -26,7 +26,8 @@ fn log(n: u64) -> String {
     log
 }
 
-/// The made-up log, the example's, and every recorded one of the folder that `GPUMEM_TEST_TRACES` names.
+/// The made-up log, the example's, and every recorded one of the folder that `GPUMEM_TEST_TRACES`
+/// names.
 fn logs(dir: &TempDir) -> Vec<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut logs = vec![file(dir, "made-up.csv", log(300).as_bytes()), here.join("../examples/traces/training.csv.gz")];

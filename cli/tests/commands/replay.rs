@@ -7,7 +7,8 @@ use tempfile::tempdir;
 
 const MIB: u64 = 1 << 20;
 
-/// `pairs` allocations of `size` bytes on alternating streams, half of them freed again, all by two threads.
+/// `pairs` allocations of `size` bytes on alternating streams, half of them freed again, all by two
+/// threads.
 fn small_log(pairs: u64, size: u64) -> String {
     let mut log = HEADER.to_string();
     for i in 0..pairs {
@@ -56,7 +57,8 @@ fn plain_and_gzip_are_the_same_log() {
 #[test]
 fn a_repeat_starts_from_nothing_live_and_lists_its_passes() {
     let dir = tempdir().unwrap();
-    // Half of the log's allocations are never freed: were they kept, the footprint would grow with each pass.
+    // Half of the log's allocations are never freed: were they kept, the footprint would grow with
+    // each pass.
     let path = file(&dir, "log.csv", small_log(16, 5 * MIB).as_bytes());
     let once = json(&replay(&[], &path));
     let out = replay(&["--repeat", "6"], &path);
@@ -75,7 +77,8 @@ fn a_repeat_starts_from_nothing_live_and_lists_its_passes() {
 #[test]
 fn streams_of_the_log_are_kept_apart() {
     let dir = tempdir().unwrap();
-    // 65 streams, among them both spellings of the legacy stream and the per-thread one; frees on other streams.
+    // 65 streams, among them both spellings of the legacy stream and the per-thread one; frees on
+    // other streams.
     let mut log = HEADER.to_string();
     for i in 0..65u64 {
         log +=

@@ -1,12 +1,12 @@
-//! NVIDIA's own runtime library asks for its functions, and gets gpumem's among them. It goes no further than that here: it
-//! checks that the driver is NVIDIA's.
+//! NVIDIA's own runtime library asks for its functions, and gets gpumem's among them. It goes no
+//! further than that here: it checks that the driver is NVIDIA's.
 
 use crate::support::{program, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The runtime of a CUDA version, from the packages `nvidia-cuda-runtime-cu12` and `nvidia-cuda-runtime`, or where
-/// `GPUMEM_TEST_CUDART_12` and `_13` say.
+/// The runtime of a CUDA version, from the packages `nvidia-cuda-runtime-cu12` and
+/// `nvidia-cuda-runtime`, or where `GPUMEM_TEST_CUDART_12` and `_13` say.
 fn cudart(major: u32) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(format!("GPUMEM_TEST_CUDART_{major}")) {
         return Some(PathBuf::from(path));

@@ -1,4 +1,5 @@
-//! What a program of the driver API sees is what the driver would have shown it, and the memory is gpumem's.
+//! What a program of the driver API sees is what the driver would have shown it, and the memory is
+//! gpumem's.
 
 use crate::support::{self, flow, program, run, Run};
 use std::process::Command;

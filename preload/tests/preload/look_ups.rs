@@ -1,4 +1,5 @@
-//! `dlsym`, `dlvsym` and `cuGetProcAddress`: what is not the driver's stays what it was, and nothing is made up.
+//! `dlsym`, `dlvsym` and `cuGetProcAddress`: what is not the driver's stays what it was, and
+//! nothing is made up.
 
 use crate::support::{self, flow, program, run};
 use std::process::Command;

@@ -34,7 +34,8 @@ pub fn scratch() -> &'static Path {
     })
 }
 
-/// A program of `tests/programs`, or a shared library of it; `None`, and why on stdout, without a compiler.
+/// A program of `tests/programs`, or a shared library of it; `None`, and why on stdout, without a
+/// compiler.
 pub fn program(source: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let out = scratch().join(name);

@@ -1,6 +1,7 @@
-/* A program of the driver API: `flows HOW FLOW`. HOW is how it finds the functions: proc (cuGetProcAddress), own (the same, for
- * per-thread default streams), dlsym, or direct, when it is linked to the driver (-DDIRECT). What it prints is the same with
- * gpumem and without, but for lines that begin with "# ". */
+/* A program of the driver API: `flows HOW FLOW`. HOW is how it finds the functions: proc
+ * (cuGetProcAddress), own (the same, for per-thread default streams), dlsym, or direct, when it
+ * is linked to the driver (-DDIRECT). What it prints is the same with gpumem and without, but
+ * for lines that begin with "# ". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -450,7 +451,8 @@ static void shortage(void) {
     /* What gpumem holds free is there for others. */
     CODE(cuArrayCreate(&array, 0));
 }
-/* Memory that gpumem holds free, for requests that are the driver's: large ones by GPUMEM_NATIVE, and of the program's own pools. */
+/* Memory that gpumem holds free, for requests that are the driver's: large ones by
+ * GPUMEM_NATIVE, and of the program's own pools. */
 static void left(void) {
     ptr p[8], q;
     handle own_pool;

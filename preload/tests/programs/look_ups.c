@@ -1,5 +1,5 @@
-/* Every way to look names up, and what comes out. With and without gpumem the same is printed: whether a name is there, which
- * object it is from, and the error. */
+/* Every way to look names up, and what comes out. With and without gpumem the same is printed:
+ * whether a name is there, which object it is from, and the error. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
-//! A `libcuda.so.1` with no GPU behind it: gpumem's host device behind the driver API, as far as gpumem and the test programs
-//! use that. Memory is real, so data can be checked; work of streams is done late with `SIM_SEED`; a process can import
-//! another's memory.
+//! A `libcuda.so.1` with no GPU behind it: gpumem's host device behind the driver API, as far as
+//! gpumem and the test programs use that. Memory is real, so data can be checked; work of streams
+//! is done late with `SIM_SEED`; a process can import another's memory.
 //!
-//! Environment: `SIM_DEVICES`, `SIM_BYTES` (of each), `SIM_SEED`, `SIM_STUBS` (names that are not here get a function that
-//! does nothing), `SIM_LOOKUPS` (a line on stderr for each look-up), `SIM_OTHER` (`cuGetProcAddress` gives functions that are not
-//! those of the symbol table).
+//! Environment: `SIM_DEVICES`, `SIM_BYTES` (of each), `SIM_SEED`, `SIM_STUBS` (names that are not
+//! here get a function that does nothing), `SIM_LOOKUPS` (a line on stderr for each look-up),
+//! `SIM_OTHER` (`cuGetProcAddress` gives functions that are not those of the symbol table).
 
 #![allow(
     non_snake_case,
@@ -197,7 +197,8 @@ unsafe extern "C" fn stub() -> Code {
     801
 }
 
-/// What a name means: the latest variant, of the thread's own default stream where that is asked for.
+/// What a name means: the latest variant, of the thread's own default stream where that is asked
+/// for.
 unsafe fn resolve(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64) -> Code {
     if name.is_null() || out.is_null() {
         return 1;

@@ -100,7 +100,8 @@ pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpume
     )
 }
 
-/// Changes the size of an allocation, keeping its contents up to the smaller of gpumem_usable_size and bytes.
+/// Changes the size of an allocation, keeping its contents up to the smaller of gpumem_usable_size
+/// and bytes.
 ///
 /// ptr is the start of an allocation; NULL allocates. bytes may be 0, which leaves a unique pointer
 /// that must be freed. Grows in place by mapping where it can, otherwise moves by a copy in the

@@ -2,8 +2,8 @@
  * gpumem: device memory for C and C++, and for every language that calls C.
  *
  * A stream-ordered pool over CUDA virtual memory that remaps its memory instead of fragmenting it.
- * The same calls work on a machine without a GPU, on a device made of ordinary memory. Valid C99 and
- * C++17; needs no CUDA header.
+ * The same calls work on a machine without a GPU, on a device made of ordinary memory. Valid C99
+ * and C++17; needs no CUDA header.
  *
  *     gpumem_stream s;
  *     void *p;
@@ -47,38 +47,38 @@
  *            GPUMEM_ERROR_INVALID.
  * Threads    Every function may be called from any thread at any time, except from signal handlers.
  *            None is a cancellation point: a deferred pthread_cancel takes effect after the call.
- * Streams    A gpumem_stream is a cudaStream_t or CUstream. A handle must be a live stream: CUDA crashes
- *            on a destroyed one. NULL, the legacy default stream, and GPUMEM_STREAM_PER_THREAD exist on
- *            every device. Where a call names a device (GPUMEM_MALLOC_ON_DEVICE, a space, a parameter),
- *            they are that device's; everywhere else they are the current device's of the calling
- *            thread, as in CUDA, whatever device the memory in the call is on. A stream beside memory
- *            may be of another device: frees, realloc, moves and gpumem_record_stream order across
- *            devices, so the memory waits for that stream. That takes some microseconds, and is
- *            GPUMEM_ERROR_CAPTURING while the stream is being captured.
+ * Streams    A gpumem_stream is a cudaStream_t or CUstream. A handle must be a live stream: CUDA
+ *            crashes on a destroyed one. NULL, the legacy default stream, and
+ *            GPUMEM_STREAM_PER_THREAD exist on every device. Where a call names a device
+ *            (GPUMEM_MALLOC_ON_DEVICE, a space, a parameter), they are that device's; everywhere
+ *            else they are the current device's of the calling thread, as in CUDA, whatever device
+ *            the memory in the call is on. A stream beside memory may be of another device: frees,
+ *            realloc, moves and gpumem_record_stream order across devices, so the memory waits for
+ *            that stream. That takes some microseconds, and is GPUMEM_ERROR_CAPTURING while the
+ *            stream is being captured.
  * Peers      Memory is mapped for every device that can reach its own, from the start: no
  *            cudaDeviceEnablePeerAccess is needed.
  * Ownership  Memory belongs to the caller that received it, until it is freed, once. Freeing memory
- *            that is not live is an error and is counted; it never does damage. Returned strings are
- *            static. What is passed in is read during the call only, except the data of asynchronous
- *            copies; callbacks are kept, and their user pointers stay the program's.
- * Starting   The first call that needs gpumem's state starts the library. Until it has started every such
- *            call can fail with GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or GPUMEM_ERROR_DRIVER, and
- *            the first that needs a device with GPUMEM_ERROR_OUT_OF_MEMORY for GPUMEM_PREALLOC.
- *            These, GPUMEM_ERROR_FORKED and GPUMEM_ERROR_SHUTTING_DOWN (below), and
- *            GPUMEM_ERROR_INTERNAL, a bug in gpumem, are not listed per function; all others are.
- *            Where GPUMEM_ERROR_DRIVER is listed, GPUMEM_ERROR_OUT_OF_MEMORY says that the driver had
- *            no memory for objects of its own.
+ *            that is not live is an error and is counted; it never does damage. Returned strings
+ *            are static. What is passed in is read during the call only, except the data of
+ *            asynchronous copies; callbacks are kept, and their user pointers stay the program's.
+ * Starting   The first call that needs gpumem's state starts the library. Until it has started
+ *            every such call can fail with GPUMEM_ERROR_CONFIG, GPUMEM_ERROR_NO_DEVICE or
+ *            GPUMEM_ERROR_DRIVER, and the first that needs a device with GPUMEM_ERROR_OUT_OF_MEMORY
+ *            for GPUMEM_PREALLOC. These, GPUMEM_ERROR_FORKED and GPUMEM_ERROR_SHUTTING_DOWN
+ *            (below), and GPUMEM_ERROR_INTERNAL, a bug in gpumem, are not listed per function; all
+ *            others are. Where GPUMEM_ERROR_DRIVER is listed, GPUMEM_ERROR_OUT_OF_MEMORY says that
+ *            the driver had no memory for objects of its own.
  * Fork       A process forked after gpumem had started gets GPUMEM_ERROR_FORKED, and its frees do
  *            nothing. After exec it can use gpumem.
  * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe; once the
  *            driver goes away they return GPUMEM_ERROR_SHUTTING_DOWN and frees do nothing.
  * Exceptions None leave the library and none may enter it; torch.h has the one exception.
  *
- * NAMES. gpumem_[<noun>_][<property>_]<verb>[_<what>]. A name without a noun is about memory. Each verb
- * has one meaning:
+ * NAMES. gpumem_[<noun>_][<property>_]<verb>[_<what>]. A name without a noun is about memory. Each
+ * verb has one meaning:
  *
- * malloc, free          to get memory, to give it back; also realloc, usable_size, memcpy, memset, as in
- *                       the C library
+ * malloc, free          to get and give back memory; realloc, usable_size, memcpy, memset: as in C
  * trim                  to give free physical memory back to the device or the system
  * create, destroy       the life of an object that the caller holds by a handle
  * enter, exit           to open an arena, and to end it with what is to be kept
@@ -102,7 +102,7 @@
  * hold, unhold          to keep memory in its device, and to let it go
  * export, import        to share memory with another process
  * keep                  to let something live on beyond its end
- * promote, escape, find to move an allocation one arena out, or out of all; to find the arena it is in
+ * promote, escape, find to move an allocation one arena out, or out of all; to find its arena
  * check, verify         to test one pointer; to test all there is against what it should be
  * validate              to test gpumem's own state
  * describe, dump        text for people about one address; about all of a device
@@ -112,8 +112,8 @@
  * share, unshare        of a plan: to use another plan's weights
  * materialise           of a plan: to allocate its arena
  *
- * Functions that cannot fail and return a value are named after it: gpumem_version, gpumem_last_status.
- * The functions that PyTorch calls, gpumem_torch_*, have torch's names.
+ * Functions that cannot fail and return a value are named after it: gpumem_version,
+ * gpumem_last_status. The functions that PyTorch calls, gpumem_torch_*, have torch's names.
  *
  * WORDS
  *
@@ -131,8 +131,8 @@
  * zombie           The old addresses of memory that has moved, kept until no work can use them.
  * stitch           To meet a request by moving free extents to one range of addresses; nothing is
  *                  copied.
- * arena            Allocations that end together: entered and exited like a block of a program. Of a
- *                  plan: a run of bytes that its buffers are laid out in, and that becomes one
+ * arena            Allocations that end together: entered and exited like a block of a program. Of
+ *                  a plan: a run of bytes that its buffers are laid out in, and that becomes one
  *                  allocation.
  * keep, promote    To move an allocation out of its arena to the one around it, or out of all when
  *                  there is none.
@@ -152,7 +152,7 @@
  * Synchronous free  cudaFree waits for the device; gpumem_free does not. Synchronise yourself where
  *                   you need to.
  * Host access       Device addresses are not for the host, not even on the host device. Copy.
- * Kernels, events   CUDA's own work with this memory; gpumem replaces the allocator and nothing else.
+ * Kernels, events   CUDA's own work with this memory; gpumem replaces the allocator alone.
  * Shutting down     See "Exit" above.
  * Managed memory    Migrates by faults; a different thing from a pool.
  */

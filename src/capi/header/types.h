@@ -9,7 +9,8 @@ typedef struct CUstream_st *gpumem_stream;
 /* A handle to an arena: see arena.h. It is opaque: compare it only with NULL and other handles. */
 typedef struct gpumem_arena_st *gpumem_arena;
 
-/* A handle to a reservation: see reserve.h. It is opaque: compare it only with NULL and other handles. */
+/* A handle to a reservation: see reserve.h. It is opaque: compare it only with NULL and other
+ * handles. */
 typedef struct gpumem_reservation_st *gpumem_reservation;
 
 /* The legacy default stream of the current device, CUDA's cudaStreamLegacy; NULL means the same. */
@@ -18,8 +19,8 @@ typedef struct gpumem_reservation_st *gpumem_reservation;
 #define GPUMEM_STREAM_PER_THREAD ((gpumem_stream)2)
 /* What CUDA means by stream 0 in this file: the thread's own stream where it is compiled with
  * CUDA_API_PER_THREAD_DEFAULT_STREAM (nvcc --default-stream per-thread), else the legacy one. The
- * functions cannot know how their caller was compiled: NULL is the legacy stream to them, so pass this
- * where you would pass 0 to CUDA. */
+ * functions cannot know how their caller was compiled: NULL is the legacy stream to them, so pass
+ * this where you would pass 0 to CUDA. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)
 #define GPUMEM_STREAM_DEFAULT GPUMEM_STREAM_PER_THREAD
 #else

@@ -160,8 +160,8 @@ const _: () = {
     assert!(GPUMEM_EVENT_GROWTH == Kind::Growth as i32 && GPUMEM_EVENT_STITCH == Kind::Stitch as i32);
 };
 
-/// Called with each event, when the call that it is of has let go of its locks. It must not unwind. It
-/// may call gpumem; that makes no events.
+/// Called with each event, when the call that it is of has let go of its locks. It must not unwind.
+/// It may call gpumem; that makes no events.
 #[allow(non_camel_case_types)]
 pub type gpumem_event_callback = Option<unsafe extern "C" fn(event: *const gpumem_event, user: *mut c_void)>;
 

@@ -73,8 +73,9 @@ pub struct gpumem_stats {
     pub unknown_pointers: u64,
     /// Frees by id (gpumem_free_id) of allocations that were gone already, a count.
     pub late_frees: u64,
-    /// Requests that the pool had no memory for, a count: also those for which room was made then by
-    /// moving evictable memory out, but not those that a reservation or a limit of a space refused.
+    /// Requests that the pool had no memory for, a count: also those for which room was made then
+    /// by moving evictable memory out, but not those that a reservation or a limit of a space
+    /// refused.
     pub out_of_memory: u64,
     /// The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
     pub limit: u64,

@@ -15,7 +15,8 @@
 //!
 //! Holds, for more data than the device holds:
 //!
-//!   gpumem_hold(w);                                     (there now, restored if need be, and to stay)
+//!   gpumem_hold(w);                                     (there now, restored if need be, and to
+//!                                                       stay)
 //!   kernel<<<.., stream>>>(w);
 //!   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
 //!
@@ -134,9 +135,9 @@ extensible!(gpumem_location, 32, 4 * 4 + 2 * 8);
 /// Allocations that are not held may move out to make room.
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and none can be made,
 /// GPUMEM_ERROR_CAPTURING when what would make room is used by a stream that is being captured,
-/// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DRIVER,
-/// GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the allocation stays where it
-/// was, and is not held.
+/// GPUMEM_ERROR_INVALID when it is not evictable, GPUMEM_ERROR_UNKNOWN_POINTER,
+/// GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_IO and GPUMEM_ERROR_CORRUPT of its file. On failure the
+/// allocation stays where it was, and is not held.
 #[no_mangle]
 pub extern "C" fn gpumem_hold(ptr: *mut c_void) -> gpumem_status {
     guard(|| {

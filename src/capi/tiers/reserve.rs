@@ -11,7 +11,8 @@
 //!   gpumem_reservation r;
 //!   if (gpumem_reserve(&want, &r) != GPUMEM_OK) ...
 //!   gpumem_reservation_attach_thread(r);
-//!   ...                                        (what this thread allocates in the space is drawn from it)
+//!   ...                                        (what this thread allocates in the space is drawn
+//!                                              from it)
 //!   gpumem_reservation_release(r, NULL);
 //!
 //! Drawing    An allocation on a stream draws from the reservation that is attached to the stream

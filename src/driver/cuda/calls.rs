@@ -82,7 +82,7 @@ impl Driver for CudaDriver {
         load::version_text(self.version)
     }
 
-    // ---- devices ------------------------------------------------------------------------------------------------
+    // ---- devices --------------------------------------------------------------------------------
 
     fn device_count(&self) -> u32 {
         self.devices.len() as u32
@@ -144,7 +144,7 @@ impl Driver for CudaDriver {
         self.check(code, "cuCtxSynchronize", || format!("device {dev}"))
     }
 
-    // ---- virtual memory -----------------------------------------------------------------------------------------
+    // ---- virtual memory -------------------------------------------------------------------------
 
     fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64> {
         let _bound = self.bind(dev)?;
@@ -263,7 +263,7 @@ impl Driver for CudaDriver {
         self.check(code, "cuMemUnmap", || range(va, size))
     }
 
-    // ---- streams and order --------------------------------------------------------------------------------------
+    // ---- streams and order ----------------------------------------------------------------------
 
     fn stream_device(&self, s: StreamHandle) -> Result<DeviceId> {
         if self.devices.len() == 1 {
@@ -412,7 +412,7 @@ impl Driver for CudaDriver {
         self.check(code, "cuEventSynchronize", || format!("device {dev}"))
     }
 
-    // ---- captures and graphs --------------------------------------------------------------------------------------
+    // ---- captures and graphs --------------------------------------------------------------------
 
     fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()> {
         self.begin_capture(dev, s, mode)
@@ -446,7 +446,7 @@ impl Driver for CudaDriver {
         self.count_nodes(g)
     }
 
-    // ---- data ---------------------------------------------------------------------------------------------------
+    // ---- data -----------------------------------------------------------------------------------
 
     fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()> {
         let _bound = self.bind(dev)?;
@@ -478,7 +478,7 @@ impl Driver for CudaDriver {
         self.unpin(dev, ptr)
     }
 
-    // ---- the driver's own allocator -------------------------------------------------------------------------------
+    // ---- the driver's own allocator -------------------------------------------------------------
 
     fn native_alloc(&self, dev: DeviceId, size: u64, s: StreamHandle) -> Result<u64> {
         let _bound = self.bind(dev)?;

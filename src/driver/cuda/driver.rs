@@ -58,7 +58,7 @@ impl CudaDriver {
         })
     }
 
-    // ---- results ------------------------------------------------------------------------------------------------
+    // ---- results --------------------------------------------------------------------------------
 
     /// The result of a call that is not about a stream handle.
     #[inline]
@@ -114,7 +114,7 @@ impl CudaDriver {
         Ok(())
     }
 
-    // ---- contexts and capture modes -------------------------------------------------------------------------------
+    // ---- contexts and capture modes -------------------------------------------------------------
 
     /// The device's primary context, retained on first use.
     #[inline]
@@ -185,8 +185,8 @@ impl CudaDriver {
         self.push(context)
     }
 
-    /// For calls that work in any context: whichever is current, else one that has been retained, so
-    /// that no further device gets one.
+    /// For calls that work in any context: whichever is current, else one that has been retained,
+    /// so that no further device gets one.
     #[inline]
     pub(super) fn bind_any(&self) -> Result<Bound<'_>> {
         self.alive()?;

@@ -26,7 +26,7 @@ impl Driver for HostDriver {
         format!("host device {}", env!("CARGO_PKG_VERSION"))
     }
 
-    // ---- devices ------------------------------------------------------------------------------------------------
+    // ---- devices --------------------------------------------------------------------------------
 
     fn device_count(&self) -> u32 {
         self.options.devices
@@ -82,7 +82,7 @@ impl Driver for HostDriver {
         self.reports_made()
     }
 
-    // ---- virtual memory -----------------------------------------------------------------------------------------
+    // ---- virtual memory -------------------------------------------------------------------------
 
     fn va_reserve(&self, dev: DeviceId, size: u64, align: u64) -> Result<u64> {
         self.check_device(dev)?;
@@ -141,7 +141,7 @@ impl Driver for HostDriver {
         Ok(())
     }
 
-    // ---- streams and order --------------------------------------------------------------------------------------
+    // ---- streams and order ----------------------------------------------------------------------
 
     fn stream_device(&self, s: StreamHandle) -> Result<DeviceId> {
         match s.canonical() {
@@ -276,7 +276,7 @@ impl Driver for HostDriver {
         self.wait_for(st, &mark.points, &mark.clock).map(drop)
     }
 
-    // ---- captures and graphs --------------------------------------------------------------------------------------
+    // ---- captures and graphs --------------------------------------------------------------------
 
     fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()> {
         self.start_capture(dev, s, mode)
@@ -310,7 +310,7 @@ impl Driver for HostDriver {
         self.count_nodes(g)
     }
 
-    // ---- data ---------------------------------------------------------------------------------------------------
+    // ---- data -----------------------------------------------------------------------------------
 
     fn copy_async(&self, dev: DeviceId, dst: u64, src: u64, size: u64, s: StreamHandle) -> Result<()> {
         self.copy(dev, dst, src, size, s)

@@ -153,7 +153,7 @@ impl HostDriver {
         Ok(())
     }
 
-    // ---- for tests --------------------------------------------------------------------------------------------------
+    // ---- for tests ------------------------------------------------------------------------------
 
     /// Starts capturing a stream in global mode.
     pub fn begin_capture(&self, s: StreamHandle) -> Result<()> {

@@ -59,8 +59,8 @@ impl Kernel {
     /// it does not.
     pub fn check_pattern(label: impl Into<Cow<'static, str>>, r: Range<u64>, id: u64, stride: u64) -> Kernel {
         Kernel::new(label).reads(r.clone()).body(move |k| {
-            // Words that lie close together are read by the page. Zeros follow what was read, as the
-            // last word may have less than 8 bytes.
+            // Words that lie close together are read by the page. Zeros follow what was read, as
+            // the last word may have less than 8 bytes.
             let most = if stride <= 64 { PAGE } else { 8 };
             let (mut page, mut read) = ([0; PAGE as usize + 8], 0..0);
             for (at, word) in pattern(r.clone(), id, stride) {

@@ -92,7 +92,7 @@ impl Memory {
         f()
     }
 
-    // ---- reservations -------------------------------------------------------------------------------------------
+    // ---- reservations ---------------------------------------------------------------------------
 
     pub(super) fn reserve(&mut self, size: u64, align: u64) -> Result<u64> {
         check_size("a reservation", size, self.granularity)?;
@@ -130,7 +130,7 @@ impl Memory {
         self.reservations.range(..=addr).next_back().is_some_and(|(va, size)| addr - va < *size)
     }
 
-    // ---- mappings -----------------------------------------------------------------------------------------------
+    // ---- mappings -------------------------------------------------------------------------------
 
     pub(super) fn map(&mut self, va: u64, size: u64, h: PhysHandle) -> Result<()> {
         let r = range(va, size)?;
@@ -291,7 +291,7 @@ impl Memory {
         Ok(pieces)
     }
 
-    // ---- memory that is not mapped by the caller ----------------------------------------------------------------
+    // ---- memory that is not mapped by the caller ------------------------------------------------
 
     /// Maps `size` bytes (rounded up to pages) of new memory, accessible to every device.
     pub(super) fn add_block(&mut self, dev: DeviceId, size: u64, origin: Origin) -> Result<u64> {

@@ -29,8 +29,8 @@ impl Drop for Seats {
 
 thread_local! {
     static SEATS: Seats = const { Seats(RefCell::new(Vec::new())) };
-    /// Those of a thread that calls when its own are gone: from an exit handler, or from a destructor
-    /// that runs late. Nothing is done when these end.
+    /// Those of a thread that calls when its own are gone: from an exit handler, or from a
+    /// destructor that runs late. Nothing is done when these end.
     static LATE: ManuallyDrop<RefCell<Vec<Seat>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 

@@ -63,15 +63,16 @@ impl Graph {
         self.add_item(value.into_buffer(), false)
     }
 
-    /// Adds a value that is live exactly in the range that `buffer` states, whatever its kind. Operations are not needed
-    /// for it; one that uses it must run inside the range and outside its gaps. What fills it at first and after each
-    /// gap is the caller's business, unless an operation does.
+    /// Adds a value that is live exactly in the range that `buffer` states, whatever its kind.
+    /// Operations are not needed for it; one that uses it must run inside the range and outside its
+    /// gaps. What fills it at first and after each gap is the caller's business, unless an
+    /// operation does.
     pub fn add_buffer(&mut self, buffer: Buffer) -> Result<ValueId> {
         self.add_item(buffer, true)
     }
 
-    /// Sets what values that are added later with an alignment of 0 are aligned to, a power of two; those that become
-    /// views need none.
+    /// Sets what values that are added later with an alignment of 0 are aligned to, a power of two;
+    /// those that become views need none.
     pub fn set_alignment(&mut self, alignment: u64) {
         self.alignment = alignment;
     }
@@ -96,11 +97,12 @@ impl Graph {
         Ok(ValueId(id as u32))
     }
 
-    /// Adds an operation that reads `inputs` and writes `outputs`. It runs after those that were added before, unless
-    /// [`Graph::set_order`] says otherwise.
+    /// Adds an operation that reads `inputs` and writes `outputs`. It runs after those that were
+    /// added before, unless [`Graph::set_order`] says otherwise.
     ///
-    /// A value may be named as input several times, and as output once. One that is both is *updated*: the operation
-    /// reads it and leaves new contents in its bytes. Besides updates, one operation at most writes a value.
+    /// A value may be named as input several times, and as output once. One that is both is
+    /// *updated*: the operation reads it and leaves new contents in its bytes. Besides updates, one
+    /// operation at most writes a value.
     pub fn add_op(&mut self, name: Option<&str>, inputs: &[ValueId], outputs: &[ValueId]) -> Result<OpId> {
         let id = self.op_names.len();
         if id >= MAX_BUFFERS {
@@ -145,15 +147,15 @@ impl Graph {
         Ok(OpId(id as u32))
     }
 
-    /// Whether everything that outputs were computed from lives to the end, as [`Graph::pin_ancestors`] makes it for one
-    /// value. Off at first.
+    /// Whether everything that outputs were computed from lives to the end, as
+    /// [`Graph::pin_ancestors`] makes it for one value. Off at first.
     pub fn set_keep_ancestors(&mut self, keep: bool) {
         self.keep_ancestors = keep;
     }
 
-    /// Keeps `value` intact through step `step` of the execution order, as another operation at that step that reads it
-    /// would. It never shortens a range. A step after the last operation moves the end. A stated range cannot be
-    /// extended, only kept to: the step must be in it.
+    /// Keeps `value` intact through step `step` of the execution order, as another operation at
+    /// that step that reads it would. It never shortens a range. A step after the last operation
+    /// moves the end. A stated range cannot be extended, only kept to: the step must be in it.
     pub fn extend_to(&mut self, value: ValueId, step: Step) -> Result<()> {
         self.known(value)?;
         // What has a stated range stays the root of its family, so this can be said now.
@@ -176,19 +178,20 @@ impl Graph {
         Ok(())
     }
 
-    /// Keeps everything that `value` was computed from live to the end, for readers that come later: the inputs of the
-    /// operations that wrote it, what those were computed from, and so on. `value` itself is kept only if it is a view,
-    /// since its parent is where it came from.
+    /// Keeps everything that `value` was computed from live to the end, for readers that come
+    /// later: the inputs of the operations that wrote it, what those were computed from, and so on.
+    /// `value` itself is kept only if it is a view, since its parent is where it came from.
     ///
-    /// What is kept is a value's last contents: an operation that updates it says that the earlier ones may go.
+    /// What is kept is a value's last contents: an operation that updates it says that the earlier
+    /// ones may go.
     pub fn pin_ancestors(&mut self, value: ValueId) -> Result<()> {
         self.known(value)?;
         self.pinned_ancestors.push(value);
         Ok(())
     }
 
-    /// Kinds that get no slot: their memory is the caller's business. A view shares the fate of its root, and a shared
-    /// weight keeps its slot.
+    /// Kinds that get no slot: their memory is the caller's business. A view shares the fate of its
+    /// root, and a shared weight keeps its slot.
     pub fn set_left_out(&mut self, kinds: Kinds) {
         self.problem.set_left_out(kinds);
     }

@@ -10,20 +10,26 @@ use crate::plan::problem::{Kind, Place};
 use std::collections::BTreeMap;
 
 impl Graph {
-    /// States that `op` may write `output` over `input`, byte for byte from the input's first: an element-wise
-    /// operation.
+    /// States that `op` may write `output` over `input`, byte for byte from the input's first: an
+    /// element-wise operation.
     ///
-    /// Lowering takes it where it can, earlier statements first, and otherwise the output is an ordinary one:
-    /// [`Lowered::took_over`](super::Lowered::took_over) tells. It can when all of these hold:
-    /// - the input, its root and all its views are temporary, and nothing reads, writes or keeps any of them after `op`;
-    /// - `op` uses no other value in the same slot, so neither a second view of the root nor the root itself;
-    /// - the output, from where the input is, ends inside the slot, at an offset in it that suits its alignment;
-    /// - the output is a temporary or an output, no view, and first written by `op`; it has a byte at least, and no
-    ///   range or place of its own, no kind that is left out, and no arena that the slot is not bound to;
+    /// Lowering takes it where it can, earlier statements first, and otherwise the output is an
+    /// ordinary one: [`Lowered::took_over`](super::Lowered::took_over) tells. It can when all of
+    /// these hold:
+    /// - the input, its root and all its views are temporary, and nothing reads, writes or keeps
+    ///   any of them after `op`;
+    /// - `op` uses no other value in the same slot, so neither a second view of the root nor the
+    ///   root itself;
+    /// - the output, from where the input is, ends inside the slot, at an offset in it that suits
+    ///   its alignment;
+    /// - the output is a temporary or an output, no view, and first written by `op`; it has a byte
+    ///   at least, and no range or place of its own, no kind that is left out, and no arena that
+    ///   the slot is not bound to;
     /// - reuse is on.
     ///
-    /// Output and input are then in one slot, as large as the input's root and live for both. That costs memory where the
-    /// root is much larger than the output and the output lives long: do not state it there.
+    /// Output and input are then in one slot, as large as the input's root and live for both. That
+    /// costs memory where the root is much larger than the output and the output lives long: do not
+    /// state it there.
     pub fn in_place(&mut self, op: OpId, input: ValueId, output: ValueId) -> Result<()> {
         if op.index() >= self.op_count() {
             return Err(Error::invalid(format!(
@@ -57,8 +63,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Merges slots where outputs can be written over inputs, in execution order, so that chains are one slot. Returns
-    /// what was taken.
+    /// Merges slots where outputs can be written over inputs, in execution order, so that chains
+    /// are one slot. Returns what was taken.
     pub(super) fn take_in_place(&self, schedule: &Schedule, roots: &[Bytes], slots: &mut Slots) -> Vec<Candidate> {
         if !self.problem.reuse() {
             return Vec::new();
@@ -92,8 +98,8 @@ impl Graph {
         taken
     }
 
-    /// Whether the output of `candidate` can be at `at`, where its input is. The slot there has no other value of the
-    /// operation.
+    /// Whether the output of `candidate` can be at `at`, where its input is. The slot there has no
+    /// other value of the operation.
     fn can_take(&self, schedule: &Schedule, roots: &[Bytes], slots: &Slots, candidate: Candidate, at: Bytes) -> bool {
         let step = schedule.step(candidate.op.0);
         let slot = at.root as usize;

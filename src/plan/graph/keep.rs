@@ -8,7 +8,8 @@ use super::views::Bytes;
 use crate::plan::problem::Kind;
 
 impl Graph {
-    /// Marks the ancestors that are to be kept. Bytes written into any part of a family count for all of it.
+    /// Marks the ancestors that are to be kept. Bytes written into any part of a family count for
+    /// all of it.
     pub(super) fn keep_ancestors(&self, roots: &[Bytes], uses: &mut [Uses]) {
         let outputs = (0..self.values.len() as u32)
             .filter(|&v| self.keep_ancestors && self.values[v as usize].buffer.kind == Kind::Output);

@@ -11,7 +11,8 @@ use crate::plan::problem::{Kind, Place};
 impl Graph {
     /// The problem whose layouts are layouts of this graph. The graph stays as it is.
     ///
-    /// Takes time in proportion to the values and to what operations read and write, but for sorting, and no stack.
+    /// Takes time in proportion to the values and to what operations read and write, but for
+    /// sorting, and no stack.
     pub fn lower(&self) -> Result<Lowered> {
         let schedule = self.schedule();
         let end = self.end();
@@ -85,7 +86,8 @@ impl Graph {
         Ok(())
     }
 
-    /// What another plan may share of this one: weights that live throughout, and those that it shares itself.
+    /// What another plan may share of this one: weights that live throughout, and those that it
+    /// shares itself.
     fn weights(&self, shared: &SharedSlots, roots: &[Bytes], placements: &[Placement], end: u64) -> Vec<Weight> {
         let mut weights = shared.unowned(self);
         for (v, item) in self.values.iter().enumerate() {

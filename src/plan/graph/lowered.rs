@@ -14,7 +14,8 @@ pub enum Placement {
         /// From its first byte, bytes.
         offset: u64,
     },
-    /// Where another plan put it: a shared weight of a kind that this plan leaves out, or of no bytes.
+    /// Where another plan put it: a shared weight of a kind that this plan leaves out, or of no
+    /// bytes.
     At(Slot),
     /// Nowhere: its kind is left out, or nothing writes or reads it.
     Nowhere,
@@ -46,8 +47,8 @@ pub(super) struct Weight {
 /// What [`Graph::lower`](super::Graph::lower) makes of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lowered {
-    /// One buffer for each slot: views and values that took over another's bytes have none of their own. Buffers of a
-    /// kind left out are in it too.
+    /// One buffer for each slot: views and values that took over another's bytes have none of their
+    /// own. Buffers of a kind left out are in it too.
     pub problem: Problem,
     /// By value.
     pub placements: Vec<Placement>,
@@ -68,8 +69,8 @@ pub struct Lowered {
 }
 
 impl Lowered {
-    /// The largest alignment that anything in `arena` asks for, wherever it was placed: what the arena's own address
-    /// must be a multiple of.
+    /// The largest alignment that anything in `arena` asks for, wherever it was placed: what the
+    /// arena's own address must be a multiple of.
     pub fn alignment_in(&self, layout: &Layout, arena: u32) -> u64 {
         let placed = self.placements.iter().zip(&self.alignments);
         let inside = placed.filter(|(at, _)| at.slot(layout).is_some_and(|slot| slot.arena == arena));
@@ -81,7 +82,8 @@ impl Lowered {
         self.placements.get(value.index())?.slot(layout)
     }
 
-    /// The value whose bytes `output` took over, if [`Graph::in_place`](super::Graph::in_place) was taken for it.
+    /// The value whose bytes `output` took over, if [`Graph::in_place`](super::Graph::in_place) was
+    /// taken for it.
     pub fn took_over(&self, output: ValueId) -> Option<ValueId> {
         let candidate = |&i: &u32| self.taken.get(i as usize);
         let at = self.taken_by_output.partition_point(|i| candidate(i).is_some_and(|c| c.output < output));
@@ -95,8 +97,8 @@ impl Lowered {
         self.taken.iter().skip(first).take_while(move |c| c.op == op).map(|c| (c.input, c.output))
     }
 
-    /// The value that `buffer` is the slot of: the root of its views, and the first of those that took it over. Where
-    /// several shared weights overlap, one of them.
+    /// The value that `buffer` is the slot of: the root of its views, and the first of those that
+    /// took it over. Where several shared weights overlap, one of them.
     pub fn value_of(&self, buffer: BufferId) -> Option<ValueId> {
         self.owners.get(buffer.index()).map(|&v| ValueId(v))
     }

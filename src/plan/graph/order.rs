@@ -27,8 +27,8 @@ impl Schedule {
 }
 
 impl Graph {
-    /// States the execution order: every operation that was added so far, each once. Operations that are added later run
-    /// after them, in order of adding.
+    /// States the execution order: every operation that was added so far, each once. Operations
+    /// that are added later run after them, in order of adding.
     pub fn set_order(&mut self, order: &[OpId]) -> Result<()> {
         let count = self.op_count();
         let mut positions = vec![NONE; count];

@@ -5,10 +5,12 @@ use super::value::ValueId;
 use crate::base::{Error, Result};
 
 impl Graph {
-    /// Gives `value` another size: a batch or a sequence of another length. What was stated about it stays.
+    /// Gives `value` another size: a batch or a sequence of another length. What was stated about
+    /// it stays.
     ///
-    /// It must still fit into the parent it is a view of, and the views of it into it: make the larger one larger first,
-    /// and the smaller one smaller. Takes time in proportion to the views of it and its gaps.
+    /// It must still fit into the parent it is a view of, and the views of it into it: make the
+    /// larger one larger first, and the smaller one smaller. Takes time in proportion to the views
+    /// of it and its gaps.
     pub fn resize(&mut self, value: ValueId, size: u64) -> Result<()> {
         self.known(value)?;
         let text = format!("{} cannot have {size} bytes", self.value_text(value.0));

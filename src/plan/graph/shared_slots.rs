@@ -46,8 +46,9 @@ impl SharedSlots {
             .collect()
     }
 
-    /// Adds what is shared to `problem`: fixed buffers where this plan has the weights, reserved ranges elsewhere. Pieces
-    /// that overlap become one of either, as buffers that are live together may not overlap.
+    /// Adds what is shared to `problem`: fixed buffers where this plan has the weights, reserved
+    /// ranges elsewhere. Pieces that overlap become one of either, as buffers that are live
+    /// together may not overlap.
     pub(super) fn add(&self, graph: &Graph, alignments: &[u64], draft: &mut Draft) -> Result<()> {
         for (&root, shared) in &self.roots {
             draft.places[root as usize] = Placement::At(shared.slot());
@@ -130,8 +131,8 @@ impl SharedSlots {
     }
 }
 
-/// Refuses a guard that covers bytes of another weight: whoever writes past the end of the first would write there.
-/// `pieces` are sorted by arena and offset.
+/// Refuses a guard that covers bytes of another weight: whoever writes past the end of the first
+/// would write there. `pieces` are sorted by arena and offset.
 fn guards_are_clear(pieces: &[Piece<'_>]) -> Result<()> {
     for arena in pieces.chunk_by(|a, b| a.arena == b.arena) {
         // The piece that ends last, guards left out, of each and those before it.
@@ -141,7 +142,8 @@ fn guards_are_clear(pieces: &[Piece<'_>]) -> Result<()> {
             last.push(if p.guard > arena[before].guard { i } else { before });
         }
         for p in arena.iter().filter(|p| p.upper > p.guard) {
-            // Of those that begin before the guard ends, one that ends behind where it begins is in it.
+            // Of those that begin before the guard ends, one that ends behind where it begins is in
+            // it.
             let begun = arena.partition_point(|q| q.lower < p.upper);
             let Some(q) = begun.checked_sub(1).and_then(|i| arena.get(last[i])).filter(|q| q.guard > p.guard) else {
                 continue;

@@ -26,8 +26,8 @@ pub(super) struct Named {
     pub(super) guard: u64,
 }
 
-/// What is shared: in order of name and of place, so that lowering does not depend on the order of stating, and each
-/// once, however often it is stated.
+/// What is shared: in order of name and of place, so that lowering does not depend on the order of
+/// stating, and each once, however often it is stated.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     pub(super) named: BTreeMap<Box<str>, Named>,

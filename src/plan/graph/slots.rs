@@ -8,7 +8,8 @@ use crate::plan::problem::{Buffer, BufferId, Interval, Problem, Step};
 
 /// Families on their way to slots, each kept at its root.
 pub(super) struct Slots {
-    /// The root whose slot it is in, and at which offset: itself and 0 unless it took over another's bytes.
+    /// The root whose slot it is in, and at which offset: itself and 0 unless it took over
+    /// another's bytes.
     pub(super) home: Vec<Bytes>,
     /// What is asked of the last family in a slot, at the slot's root: those before it are dead.
     pub(super) uses: Vec<Uses>,

@@ -28,7 +28,8 @@ impl Uses {
     }
 }
 
-/// By value: which value up its chain of views, itself included, an operation produces. Found as needed.
+/// By value: which value up its chain of views, itself included, an operation produces. Found as
+/// needed.
 struct Sources(Vec<u32>);
 
 impl Sources {
@@ -61,8 +62,9 @@ impl Sources {
 }
 
 impl Graph {
-    /// What operations and the caller ask of every family. Checks that everything is written before it is read, that
-    /// nothing is used outside of its stated range, and that nothing writes a constant.
+    /// What operations and the caller ask of every family. Checks that everything is written before
+    /// it is read, that nothing is used outside of its stated range, and that nothing writes a
+    /// constant.
     pub(super) fn uses(&self, schedule: &Schedule, roots: &[Bytes]) -> Result<Vec<Uses>> {
         let mut uses = vec![Uses::NEVER; self.values.len()];
         for (step, op) in schedule.iter() {
@@ -132,8 +134,8 @@ impl Graph {
         )))
     }
 
-    /// Writing into a constant is an error. An operation that reads some of the same bytes and writes a view of them is
-    /// a reshape and moves nothing.
+    /// Writing into a constant is an error. An operation that reads some of the same bytes and
+    /// writes a view of them is a reshape and moves nothing.
     fn check_constant(&self, roots: &[Bytes], op: u32, v: u32) -> Result<()> {
         let root = roots[v as usize].root;
         if self.values[root as usize].buffer.kind != Kind::Constant {
@@ -151,7 +153,8 @@ impl Graph {
         )))
     }
 
-    /// That `v` of family `root`, the nearest produced value above which is `source`, holds something at `step`.
+    /// That `v` of family `root`, the nearest produced value above which is `source`, holds
+    /// something at `step`.
     fn check_written(
         &self,
         schedule: &Schedule,
@@ -192,7 +195,8 @@ impl Graph {
         }))
     }
 
-    /// The live range of every family, kept at its root, and `None` for those that nothing writes or reads.
+    /// The live range of every family, kept at its root, and `None` for those that nothing writes
+    /// or reads.
     pub(super) fn ranges(&self, roots: &[Bytes], uses: &[Uses], end: Step) -> Result<Vec<Option<Interval>>> {
         let mut ranges = vec![None; self.values.len()];
         for (v, item) in self.values.iter().enumerate() {

@@ -93,10 +93,12 @@ impl Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Preset {
-    /// Only what the run itself needs: parameters, inputs and constants are left out, since they are somewhere already.
-    /// Outputs live to the end, their ancestors only as long as something reads them.
+    /// Only what the run itself needs: parameters, inputs and constants are left out, since they
+    /// are somewhere already. Outputs live to the end, their ancestors only as long as something
+    /// reads them.
     Inference = 0,
-    /// A backward pass comes later and reads what the outputs were computed from: no kind is left out, and all
-    /// ancestors of outputs live to the end. This can take many times the memory of [`Preset::Inference`].
+    /// A backward pass comes later and reads what the outputs were computed from: no kind is left
+    /// out, and all ancestors of outputs live to the end. This can take many times the memory of
+    /// [`Preset::Inference`].
     Backward = 1,
 }

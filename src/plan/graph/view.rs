@@ -9,16 +9,18 @@ use crate::plan::problem::{Kind, Place};
 impl Graph {
     /// States that `child` is bytes `[offset, offset + its size)` of `parent`.
     ///
-    /// For a reshape, a cast to a type of the same size, a part of the outermost axis, or one input of a concatenation
-    /// that is written where it ends up. The child gets no slot of its own: it is where its parent is, and the root of
-    /// the whole family lives from the first operation that writes any member to the last that reads or writes one.
-    /// Offsets of views of views add up. The child may be the output of an operation: one that reads the parent too
-    /// is taken for a reshape that moves nothing; any other writes those bytes of the root.
+    /// For a reshape, a cast to a type of the same size, a part of the outermost axis, or one input
+    /// of a concatenation that is written where it ends up. The child gets no slot of its own: it
+    /// is where its parent is, and the root of the whole family lives from the first operation that
+    /// writes any member to the last that reads or writes one. Offsets of views of views add up.
+    /// The child may be the output of an operation: one that reads the parent too is taken for a
+    /// reshape that moves nothing; any other writes those bytes of the root.
     ///
-    /// The child is a value that is no view yet and has no range, guard or place of its own. Lowering checks what depends
-    /// on the root, which may become a view itself until then: a child of a kind that lives throughout needs a root of
-    /// the same kind, one that is bound to an arena a root that is bound to it too, and its offset in the root is to be a
-    /// multiple of its alignment, unless that was left to the graph. The slot is then aligned for all members.
+    /// The child is a value that is no view yet and has no range, guard or place of its own.
+    /// Lowering checks what depends on the root, which may become a view itself until then: a child
+    /// of a kind that lives throughout needs a root of the same kind, one that is bound to an arena
+    /// a root that is bound to it too, and its offset in the root is to be a multiple of its
+    /// alignment, unless that was left to the graph. The slot is then aligned for all members.
     pub fn view(&mut self, child: ValueId, parent: ValueId, offset: u64) -> Result<()> {
         self.known(child)?;
         self.known(parent)?;

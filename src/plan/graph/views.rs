@@ -1,7 +1,7 @@
 //! Views: values that are bytes of another.
 //!
-//! A *family* is a root, which is no view, and everything that is a view of it, directly or not. One family has one
-//! slot, so it lives as one.
+//! A *family* is a root, which is no view, and everything that is a view of it, directly or not.
+//! One family has one slot, so it lives as one.
 
 use super::value::NONE;
 
@@ -23,8 +23,9 @@ pub(super) struct Views {
     children: Vec<u32>,
     /// The view of the same parent that was stated before it, or `NONE`.
     siblings: Vec<u32>,
-    /// A value further up and the offset in it; itself and 0 for a root. Paths are shortened as they are walked, so
-    /// that long chains cost little whatever the order in which they are stated.
+    /// A value further up and the offset in it; itself and 0 for a root. Paths are shortened as
+    /// they are walked, so that long chains cost little whatever the order in which they are
+    /// stated.
     links: Vec<Bytes>,
 }
 

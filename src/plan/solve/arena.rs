@@ -13,7 +13,8 @@ pub(super) struct Arena<'p> {
     pub(super) problem: &'p Problem,
     /// Its reserved ranges.
     reserved: Vec<&'p Reserved>,
-    /// Everything that occupies bytes: movable buffers, then obstacles. Of [`Arena::find_sections`], as are obstacles.
+    /// Everything that occupies bytes: movable buffers, then obstacles. Of
+    /// [`Arena::find_sections`], as are obstacles.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
@@ -83,8 +84,8 @@ impl<'p> Arena<'p> {
         }
     }
 
-    /// The buffers `ids` and the `reserved` ranges of one arena, as far as that takes no more than a few looks at each
-    /// buffer: until there is a layout, clock and flag do not count.
+    /// The buffers `ids` and the `reserved` ranges of one arena, as far as that takes no more than
+    /// a few looks at each buffer: until there is a layout, clock and flag do not count.
     pub(super) fn new(problem: &'p Problem, reserved: Vec<&'p Reserved>, ids: Vec<u32>) -> Arena<'p> {
         let mut arena = Arena::empty(problem);
         let of = |&i: &u32| &problem.buffers()[i as usize];
@@ -201,7 +202,8 @@ impl<'p> Arena<'p> {
     }
 }
 
-/// By arena, the reserved ranges that are in the way of anything: gone through once, however many arenas there are.
+/// By arena, the reserved ranges that are in the way of anything: gone through once, however many
+/// arenas there are.
 pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
     let mut by_arena = vec![Vec::new(); problem.arenas().len()];
     for range in problem.reserved().iter().filter(|r| r.blocks()) {
@@ -212,9 +214,10 @@ pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
 
 /// The ranges of steps at which things are in the way of one another.
 ///
-/// Without reuse all buffers are in one another's way, but reserved ranges only in that of what is live with them. So only
-/// the stretches of steps between which a reserved range begins or ends tell steps apart, and after these comes one that all
-/// buffers have in common. Stretches are counted, as there may be no step after the last.
+/// Without reuse all buffers are in one another's way, but reserved ranges only in that of what is
+/// live with them. So only the stretches of steps between which a reserved range begins or ends
+/// tell steps apart, and after these comes one that all buffers have in common. Stretches are
+/// counted, as there may be no step after the last.
 pub(super) enum Steps {
     /// As they are.
     Live,
@@ -263,8 +266,8 @@ impl Steps {
     }
 }
 
-/// What the offset of a buffer is a multiple of: the least common multiple of its alignment, a power of two, and the unit.
-/// The problem's check has seen to it that it fits.
+/// What the offset of a buffer is a multiple of: the least common multiple of its alignment, a
+/// power of two, and the unit. The problem's check has seen to it that it fits.
 pub(super) fn stride(alignment: u64, unit: u64) -> u64 {
     (alignment >> unit.trailing_zeros().min(alignment.trailing_zeros())) * unit
 }

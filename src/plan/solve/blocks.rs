@@ -1,6 +1,8 @@
-//! What cannot move, as the searches see it: obstacles over sections, and per section the heights that they take.
+//! What cannot move, as the searches see it: obstacles over sections, and per section the heights
+//! that they take.
 
-/// A range of heights that nothing else may use in some sections. One without height is a border: nothing lies across it.
+/// A range of heights that nothing else may use in some sections. One without height is a border:
+/// nothing lies across it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Obstacle {
     /// First section covered.
@@ -23,7 +25,8 @@ pub(super) struct Block {
 /// Per section, what is taken above its floor: from the bottom up, apart from one another.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
-    /// Per section, where its blocks begin in `all`, and where the last ones end; empty when nothing is in the way.
+    /// Per section, where its blocks begin in `all`, and where the last ones end; empty when
+    /// nothing is in the way.
     first: Vec<u32>,
     all: Vec<Block>,
 }
@@ -82,8 +85,8 @@ impl Blocks {
         self.from(k, next).iter().map(|b| b.end - b.bottom).sum()
     }
 
-    /// Where a section comes to stand that is filled, or left empty, up to `height`: the height above all blocks that this
-    /// reaches, the next block, and how much of the way blocks take.
+    /// Where a section comes to stand that is filled, or left empty, up to `height`: the height
+    /// above all blocks that this reaches, the next block, and how much of the way blocks take.
     #[inline]
     pub(super) fn climb(&self, k: usize, next: u32, height: u64) -> (u64, u32, u64) {
         let (mut floor, mut at, mut taken) = (height, next, 0);
@@ -99,11 +102,12 @@ impl Blocks {
     }
 }
 
-/// Which obstacle is the lowest above a stretch of sections, asked at heights that only rise: for [`super::skyline`].
+/// Which obstacle is the lowest above a stretch of sections, asked at heights that only rise: for
+/// [`super::skyline`].
 ///
-/// An obstacle above a stretch begins in it, or covers its first section. A tree over the parts into which the ends of
-/// obstacles divide the sections answers both: at each node the obstacles that begin below it, and those that cover all of it
-/// and not all of its parent.
+/// An obstacle above a stretch begins in it, or covers its first section. A tree over the parts
+/// into which the ends of obstacles divide the sections answers both: at each node the obstacles
+/// that begin below it, and those that cover all of it and not all of its parent.
 pub(super) struct Ceilings<'a> {
     obstacles: &'a [Obstacle],
     /// The sections at which parts begin, but for the first.
@@ -113,7 +117,8 @@ pub(super) struct Ceilings<'a> {
     cover: Rising,
 }
 
-/// By node of a tree, obstacles by rising bottom, and how many of them lie below where anybody still asks.
+/// By node of a tree, obstacles by rising bottom, and how many of them lie below where anybody
+/// still asks.
 struct Rising {
     /// By node, where its obstacles begin in `all`; and the end.
     first: Vec<u32>,
@@ -143,7 +148,8 @@ impl Rising {
     fn lowest(&mut self, k: usize, obstacles: &[Obstacle], height: u64) -> Option<u32> {
         while self.next[k] < self.first[k + 1] {
             let o = self.all[self.next[k] as usize];
-            // Of two that overlap, the upper one may begin below the height that the lower one led to.
+            // Of two that overlap, the upper one may begin below the height that the lower one led
+            // to.
             if obstacles[o as usize].end > height {
                 return Some(o);
             }
@@ -310,7 +316,8 @@ mod tests {
         }
     }
 
-    /// The search finds a layout in every capacity from the smallest on, and proves that there is none below.
+    /// The search finds a layout in every capacity from the smallest on, and proves that there is
+    /// none below.
     #[test]
     fn the_search_around_obstacles_agrees_with_all_orders() {
         let mut proved = 0;

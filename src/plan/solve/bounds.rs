@@ -3,8 +3,8 @@
 use crate::plan::covered::covered;
 use crate::plan::problem::{Buffer, Place, Problem, Reserved, Step};
 
-/// Bytes that any layout of `buffers` in one arena needs: the largest live sum, its `reserved` ranges included; the end
-/// of whatever is fixed; without reuse everything side by side.
+/// Bytes that any layout of `buffers` in one arena needs: the largest live sum, its `reserved`
+/// ranges included; the end of whatever is fixed; without reuse everything side by side.
 pub(super) fn of_arena<'a>(
     problem: &Problem,
     reserved: &[&Reserved],
@@ -16,8 +16,8 @@ pub(super) fn of_arena<'a>(
     peak(buffers, &all, covered(reserved)).max(ends).max(all.fixed).max(unshared)
 }
 
-/// What each arena needs for those of `buffers` that are bound to it, and what all need together, whatever arenas the
-/// others are in. `reserved` is by arena.
+/// What each arena needs for those of `buffers` that are bound to it, and what all need together,
+/// whatever arenas the others are in. `reserved` is by arena.
 pub(super) fn of_all<'a>(
     problem: &Problem,
     reserved: &[Vec<&Reserved>],
@@ -61,8 +61,8 @@ impl Extremes {
     }
 }
 
-/// The largest sum of live buffers and reserved bytes at one step. `covered` says when these change: ranges of one arena may
-/// overlap and count once, those of two do not.
+/// The largest sum of live buffers and reserved bytes at one step. `covered` says when these
+/// change: ranges of one arena may overlap and count once, those of two do not.
 fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, covered: Vec<(Step, bool, u64)>) -> u64 {
     let steps = || covered.iter().map(|change| change.0);
     let range = (steps().fold(all.first, Step::min), steps().fold(all.last, Step::max));
@@ -87,10 +87,11 @@ const MOST_STRETCHES: u64 = 1 << 19;
 /// Called with each change: (step, whether bytes come, how many).
 type Each<'a> = &'a mut dyn FnMut(Step, bool, u64);
 
-/// The most bytes that are live at one step of a range, in which there are about `count` changes, in any order. Of
-/// one step what goes is before what comes.
+/// The most bytes that are live at one step of a range, in which there are about `count` changes,
+/// in any order. Of one step what goes is before what comes.
 ///
-/// Nothing is sorted but for what may matter: sums over stretches of equally many steps say where that is.
+/// Nothing is sorted but for what may matter: sums over stretches of equally many steps say where
+/// that is.
 fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)) -> u64 {
     let span = last.saturating_sub(first);
     let length = u64::BITS - (span / (count + 1).min(MOST_STRETCHES)).leading_zeros();
@@ -110,8 +111,8 @@ fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)
     if length == 0 {
         return most;
     }
-    // Within a stretch there may be more only if all that comes, before anything goes, is more. What came gives way to
-    // what is live before the stretch.
+    // Within a stretch there may be more only if all that comes, before anything goes, is more.
+    // What came gives way to what is live before the stretch.
     let mut open = vec![false; sums.len()];
     live = 0;
     for ((coming, going), open) in sums.iter_mut().zip(&mut open) {

@@ -1,5 +1,5 @@
-//! How long a search may go on: steps, so that the result does not depend on the machine; and a clock and a flag, for
-//! callers that cannot wait.
+//! How long a search may go on: steps, so that the result does not depend on the machine; and a
+//! clock and a flag, for callers that cannot wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,11 +7,12 @@ use std::time::Instant;
 /// Steps between two looks at the clock and the flag: some tens of microseconds.
 const LOOK_EVERY: u64 = 64;
 
-/// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many items are laid out in
-/// order even when there is no time at all.
+/// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many
+/// items are laid out in order even when there is no time at all.
 pub(super) const FIRST_STEPS: u64 = 4_096;
 
-/// What is left of the effort. One step is one node of the search or the placement of one buffer, about 1 µs.
+/// What is left of the effort. One step is one node of the search or the placement of one buffer,
+/// about 1 µs.
 pub(super) struct Budget<'a> {
     left: u64,
     taken: u64,
@@ -67,7 +68,8 @@ impl<'a> Budget<'a> {
         Budget::new(steps, self.deadline, self.cancel)
     }
 
-    /// The same clock and flag, first looked at by the step after so many: those are taken whatever they say.
+    /// The same clock and flag, first looked at by the step after so many: those are taken whatever
+    /// they say.
     pub(super) fn after(&self, steps: u64) -> Budget<'a> {
         Budget { left: u64::MAX, taken: 0, until_look: steps.saturating_add(1), interrupted: false, ..*self }
     }
@@ -77,7 +79,8 @@ impl<'a> Budget<'a> {
         self.taken
     }
 
-    /// The same limits for another thread, with all the steps that are left: threads take theirs at the same time.
+    /// The same limits for another thread, with all the steps that are left: threads take theirs at
+    /// the same time.
     pub(super) fn share(&self) -> Budget<'a> {
         Budget::new(self.left, self.deadline, self.cancel)
     }
@@ -137,7 +140,8 @@ pub(super) mod tests {
         looks >= last
     }
 
-    /// Lets time be over after so many looks of this thread, while `work` is done: how often it looked, and what came of it.
+    /// Lets time be over after so many looks of this thread, while `work` is done: how often it
+    /// looked, and what came of it.
     pub(in super::super) fn over_after<T>(looks: u64, work: impl FnOnce() -> T) -> (u64, T) {
         LOOKS.set((0, looks));
         let done = work();

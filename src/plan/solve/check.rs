@@ -8,15 +8,16 @@ use std::collections::BTreeMap;
 
 /// Checks that everything adds up and that fixed buffers can be where they must be.
 pub(super) fn check(problem: &Problem) -> Result<()> {
-    // One look at each buffer, if none is fixed: of millions each look takes a twentieth of a second.
+    // One look at each buffer, if none is fixed: of millions each look takes a twentieth of a
+    // second.
     if sums(problem)? {
         places(problem)?;
     }
     Ok(())
 }
 
-/// The largest offset that any layout can come to must stay countable: everything that moves, above everything that
-/// does not. Whether any buffer is fixed.
+/// The largest offset that any layout can come to must stay countable: everything that moves, above
+/// everything that does not. Whether any buffer is fixed.
 fn sums(problem: &Problem) -> Result<bool> {
     let most = u128::from(MAX_BYTES);
     let end = |r: &&Reserved| r.offset + r.size;
@@ -135,7 +136,8 @@ fn places(problem: &Problem) -> Result<()> {
     )))
 }
 
-/// A fixed buffer and a reserved range of its arena that share a byte at some step, if there are: one sweep over the steps.
+/// A fixed buffer and a reserved range of its arena that share a byte at some step, if there are:
+/// one sweep over the steps.
 fn trespass(problem: &Problem) -> Option<(u32, &Reserved)> {
     let end = |r: &Reserved| r.offset + r.size;
     let mut reserved: Vec<_> =
@@ -173,8 +175,9 @@ fn trespass(problem: &Problem) -> Option<(u32, &Reserved)> {
     None
 }
 
-/// Two fixed buffers of one arena that share a byte while both are live, if there are: one sweep over the steps, with what
-/// is live in order of offset. What is bound to none of several arenas may still go where it is in nobody's way.
+/// Two fixed buffers of one arena that share a byte while both are live, if there are: one sweep
+/// over the steps, with what is live in order of offset. What is bound to none of several arenas
+/// may still go where it is in nobody's way.
 pub fn clash(problem: &Problem) -> Option<Clash> {
     // (step, whether it begins, arena, first byte, end, buffer): at equal steps ends come first.
     let mut events: Vec<(Step, bool, u32, u64, u64, u32)> = Vec::new();

@@ -1,8 +1,9 @@
 //! Which arena each of many buffers goes to, without comparing all with all.
 //!
-//! Arena by arena: what is bound to it, then what fits by sums, larger buffers first: at no step is more live than the
-//! capacity. Sums promise more than a layout can keep, so the arena is laid out by the greedy orders, and what comes to
-//! lie above its capacity goes on to the next. An arena without a capacity takes all the rest.
+//! Arena by arena: what is bound to it, then what fits by sums, larger buffers first: at no step is
+//! more live than the capacity. Sums promise more than a layout can keep, so the arena is laid out
+//! by the greedy orders, and what comes to lie above its capacity goes on to the next. An arena
+//! without a capacity takes all the rest.
 
 use super::arena;
 use super::arena::Arena;
@@ -59,7 +60,8 @@ pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigne
     Some(assigned)
 }
 
-/// Those of `fixed` that are bound to no arena and in nobody's way in this one. `claims` are bound to it.
+/// Those of `fixed` that are bound to no arena and in nobody's way in this one. `claims` are bound
+/// to it.
 fn take_fixed(task: &Task<'_>, index: usize, claims: &[u32], fixed: &mut Vec<u32>) -> Vec<u32> {
     let mut taken = Vec::new();
     if fixed.is_empty() {

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 pub(super) struct Assigned {
     /// By position in the list of ids, the arena.
     pub(super) homes: Vec<u32>,
-    /// By position, the offset at which there was room; `None` where that was not found out. Those of one arena, if they
-    /// are all there, are a layout of it.
+    /// By position, the offset at which there was room; `None` where that was not found out. Those
+    /// of one arena, if they are all there, are a layout of it.
     pub(super) offsets: Vec<Option<u64>>,
 }
 
@@ -52,7 +52,8 @@ impl<'a> Task<'a> {
     /// What there is to divide.
     pub(super) fn new(problem: &'a Problem, ids: &'a [u32]) -> Task<'a> {
         let buffers = problem.buffers();
-        // Arenas do not touch one another, but what is in the way where must be told in the same sections.
+        // Arenas do not touch one another, but what is in the way where must be told in the same
+        // sections.
         let by_arena = reserved(problem);
         let reserved = || by_arena.iter().flatten().copied();
         let steps = Steps::new(problem, reserved());

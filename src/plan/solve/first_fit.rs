@@ -1,8 +1,9 @@
-//! Greedy layout in a fixed order, each item at the lowest offset at which it fits, around obstacles.
+//! Greedy layout in a fixed order, each item at the lowest offset at which it fits, around
+//! obstacles.
 //!
-//! This is how most planners work (by size in TensorFlow Lite and in XLA's heap simulator, which add other orders); the
-//! layouts are rarely the best, but it copes with whatever a problem may hold: fixed offsets, gaps in live ranges, and
-//! reserved ranges are obstacles like any other item.
+//! This is how most planners work (by size in TensorFlow Lite and in XLA's heap simulator, which
+//! add other orders); the layouts are rarely the best, but it copes with whatever a problem may
+//! hold: fixed offsets, gaps in live ranges, and reserved ranges are obstacles like any other item.
 
 use super::budget::Budget;
 use super::instance::Instance;
@@ -16,7 +17,8 @@ pub(super) struct Shape {
     pub(super) align: u64,
     /// First section and the first after the last.
     pub(super) span: (u32, u32),
-    /// Its ranges are `ranges[first..last]`; if that is none, the span is its only one, as that of nearly all is.
+    /// Its ranges are `ranges[first..last]`; if that is none, the span is its only one, as that of
+    /// nearly all is.
     pub(super) first: u32,
     pub(super) last: u32,
 }
@@ -114,15 +116,16 @@ impl Shapes {
 pub(super) enum Fit {
     /// The lowest.
     First,
-    /// The one between two items that is tightest, the lowest of those; above everything if there is none.
+    /// The one between two items that is tightest, the lowest of those; above everything if there
+    /// is none.
     Best,
 }
 
-/// Most shapes that are worth it: comparisons of more, though in strips, take a million steps for one order, and lists of
-/// them a hundred bytes each.
+/// Most shapes that are worth it: comparisons of more, though in strips, take a million steps for
+/// one order, and lists of them a hundred bytes each.
 pub(super) const MOST_SHAPES: usize = 333_000;
-/// Most where skyline can do it, which takes a twentieth of the time of as many: with fewer, first fit is better where holes
-/// are scarce.
+/// Most where skyline can do it, which takes a twentieth of the time of as many: with fewer, first
+/// fit is better where holes are scarce.
 pub(super) const MOST_BEFORE_SKYLINE: usize = 1 << 16;
 
 /// Entries of a block: a power of two, so that the loop over them needs no rest.
@@ -134,13 +137,15 @@ const FEWEST_IN_STRIPS: usize = 1_024;
 
 /// Lays shapes out one after the other.
 ///
-/// What is placed is kept in order of offset, in blocks that are looked through without a branch for what is live
-/// together with the shape to place: fewer than a nanosecond each, and none behind the place that is found. Shapes of
-/// short life look only through what is in a strip of sections around them.
+/// What is placed is kept in order of offset, in blocks that are looked through without a branch
+/// for what is live together with the shape to place: fewer than a nanosecond each, and none behind
+/// the place that is found. Shapes of short life look only through what is in a strip of sections
+/// around them.
 pub(super) struct FirstFit<'a> {
     shapes: &'a Shapes,
-    /// All that is placed, then by strip what is in some of its sections. Strip `s`, from 1, is over two widths from
-    /// `s - 1` widths on, so that strips overlap and whatever is no wider than one lies within one.
+    /// All that is placed, then by strip what is in some of its sections. Strip `s`, from 1, is
+    /// over two widths from `s - 1` widths on, so that strips overlap and whatever is no wider than
+    /// one lies within one.
     lists: Vec<Vec<Block>>,
     /// Sections.
     width: u32,
@@ -292,8 +297,8 @@ impl<'a> FirstFit<'a> {
         }
     }
 
-    /// Calls `each` with what is placed, live together with shape `i` and ends above `low`, by rising offset, until it
-    /// says no: shape, offset, end, and what `low` is from then on.
+    /// Calls `each` with what is placed, live together with shape `i` and ends above `low`, by
+    /// rising offset, until it says no: shape, offset, end, and what `low` is from then on.
     fn neighbours(&self, i: u32, mut low: u64, mut each: impl FnMut(u32, u64, u64, &mut u64) -> bool) {
         let shape = &self.shapes.shapes[i as usize];
         let (from, to) = shape.span;
@@ -348,8 +353,8 @@ impl<'a> FirstFit<'a> {
         free
     }
 
-    /// Lays out everything in `order` around what is placed, into `offsets`, and returns the end of the highest item;
-    /// `None` when the budget ran out or the size would pass `limit`.
+    /// Lays out everything in `order` around what is placed, into `offsets`, and returns the end of
+    /// the highest item; `None` when the budget ran out or the size would pass `limit`.
     pub(super) fn place(
         &mut self,
         order: impl Iterator<Item = u32>,

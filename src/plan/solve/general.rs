@@ -1,7 +1,7 @@
 //! Layouts around obstacles and through gaps: greedy orders, then the same with the orders changed.
 //!
-//! What ended too high is placed earlier in the next round, a little more each time ("squeaky wheel" optimisation, Joslin
-//! and Clements 1999), starting from the best of the greedy orders.
+//! What ended too high is placed earlier in the next round, a little more each time ("squeaky
+//! wheel" optimisation, Joslin and Clements 1999), starting from the best of the greedy orders.
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
@@ -28,11 +28,12 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
         return;
     }
     let mut fit = FirstFit::new(&arena.shapes);
-    // What comes of the orders does not hang on `placed`, so that a search that went further there costs nothing here.
+    // What comes of the orders does not hang on `placed`, so that a search that went further there
+    // costs nothing here.
     let (mut own, mut best_order) = (u64::MAX, Vec::new());
     let mut offsets = vec![0; arena.shapes.shapes.len()];
-    // Not counted, since they are what every layout is measured by; but they have an end of their own, as do clock and
-    // flag. There is a layout by now.
+    // Not counted, since they are what every layout is measured by; but they have an end of their
+    // own, as do clock and flag. There is a layout by now.
     let mut uncounted = budget.apart(ORDER_STEPS);
     let mut orders = orders(arena);
     // Sorting takes long where there is much.
@@ -89,7 +90,8 @@ fn reorder(
         round += 1;
         let mut order: Vec<u32> = (0..n as u32).collect();
         order.sort_unstable_by_key(|&i| (place[i as usize], i));
-        // A layout that passes the best is still worth finishing: its highest shapes say what to change.
+        // A layout that passes the best is still worth finishing: its highest shapes say what to
+        // change.
         fit.restart(&arena.obstacles);
         let Some(size) = fit.place(order.into_iter(), Fit::First, u64::MAX, &mut offsets, budget) else {
             return;
@@ -120,8 +122,8 @@ fn reorder(
     }
 }
 
-/// The greedy orders of other planners, and where each places: by size, by size and life, by life, by both multiplied,
-/// and by how much is live at the fullest step.
+/// The greedy orders of other planners, and where each places: by size, by size and life, by life,
+/// by both multiplied, and by how much is live at the fullest step.
 fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + 'a {
     type Key<'k> = Box<dyn Fn(u32) -> (u128, u64, u64) + 'k>;
     let shapes = &arena.shapes.shapes[..arena.movable()];
@@ -159,8 +161,8 @@ fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + '
     })
 }
 
-/// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and how many sections
-/// come after the first such.
+/// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and
+/// how many sections come after the first such.
 fn breadth(arena: &Arena<'_>) -> Vec<(u64, u64)> {
     // Without reuse all have one section; what is live together still says what to place first.
     let (lives, count) = if arena.reuse {

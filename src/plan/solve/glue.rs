@@ -1,8 +1,9 @@
 //! Guesses which items belong together, and makes one of them.
 //!
-//! Where one item ends and another of the same size starts, a tight layout often has them side by side; likewise two
-//! stacks of the same height, each of items with one live range. A search over fewer, larger items is far
-//! quicker. It may miss layouts, so it runs in turn with searches over the items as they are.
+//! Where one item ends and another of the same size starts, a tight layout often has them side by
+//! side; likewise two stacks of the same height, each of items with one live range. A search over
+//! fewer, larger items is far quicker. It may miss layouts, so it runs in turn with searches over
+//! the items as they are.
 //!
 //! What cannot move is glued like anything else, and then holds what it is glued to.
 
@@ -18,7 +19,8 @@ const HIGHEST: usize = 3;
 /// An instance of glued items, and what they are made of.
 pub(super) struct Glued {
     pub(super) instance: Instance,
-    /// Items of the original, its obstacles, then glued ones: each its parts, and how high they lie in it.
+    /// Items of the original, its obstacles, then glued ones: each its parts, and how high they lie
+    /// in it.
     pieces: Vec<Vec<(u32, u64)>>,
     /// The piece of each item of `instance`.
     roots: Vec<u32>,
@@ -41,7 +43,8 @@ pub(super) enum Glue {
 impl Glued {
     /// Glues `share` in [`ALL`] of what fits together in only one way, as the seed has it.
     pub(super) fn new(instance: &Instance, glue: Glue, share: u64, seed: u64) -> Glued {
-        // What cannot move holds much when it is glued, for better or worse: in half of all attempts it is not.
+        // What cannot move holds much when it is glued, for better or worse: in half of all
+        // attempts it is not.
         let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
         let mut items = instance.items.clone();
         items.extend(instance.obstacles.iter().map(|o| Item {
@@ -186,7 +189,8 @@ impl Work {
         self.items.len() > before
     }
 
-    /// Glues stacks of items that end where others of the same height start, where both are the only ones.
+    /// Glues stacks of items that end where others of the same height start, where both are the
+    /// only ones.
     fn glue_stacks(&mut self, glue: Glue) -> bool {
         let highest = match glue {
             Glue::Triples => 2,

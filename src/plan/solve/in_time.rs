@@ -1,7 +1,7 @@
 //! Sorting that clock and flag can end.
 //!
-//! Of millions of buffers one sort takes a second, and whoever stops a search waits for it. So what is to be sorted is
-//! parted by its leading bits first, with a look between the parts.
+//! Of millions of buffers one sort takes a second, and whoever stops a search waits for it. So what
+//! is to be sorted is parted by its leading bits first, with a look between the parts.
 
 use std::cmp::Ordering;
 
@@ -10,8 +10,8 @@ pub(super) const PIECE: usize = 1 << 17;
 /// Parts.
 const PARTS: u64 = 1 << 10;
 
-/// Sorts by `key` and then as `compare` has it, which must not contradict `key`; `false` if `late` ended that. Of few
-/// nobody asks.
+/// Sorts by `key` and then as `compare` has it, which must not contradict `key`; `false` if `late`
+/// ended that. Of few nobody asks.
 pub(super) fn sort<T>(
     all: &mut [T],
     key: impl Fn(&T) -> u64 + Copy,

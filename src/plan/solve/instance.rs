@@ -1,8 +1,9 @@
 //! A problem as the solver sees it: items over sections.
 //!
-//! Only steps matter at which some buffer has been born since the last death: what is live at any other step is part of
-//! what is live at one of those. They are the *sections*, numbered from 0, so that empty and repeated steps cost
-//! nothing. Sizes and offsets are divided by their greatest common divisor, the *grain*.
+//! Only steps matter at which some buffer has been born since the last death: what is live at any
+//! other step is part of what is live at one of those. They are the *sections*, numbered from 0, so
+//! that empty and repeated steps cost nothing. Sizes and offsets are divided by their greatest
+//! common divisor, the *grain*.
 
 use super::blocks::{Blocks, Obstacle};
 use super::in_time::{self, PIECE};
@@ -62,10 +63,12 @@ impl Instance {
         self.items.iter().zip(offsets).map(|(item, at)| at + item.size).max().unwrap_or(0)
     }
 
-    /// An instance of the items `free` alone, on top of those for which `placed` says where they are.
+    /// An instance of the items `free` alone, on top of those for which `placed` says where they
+    /// are.
     pub(super) fn above(&self, free: &[u32], placed: impl Fn(u32) -> Option<u64>) -> Instance {
         let mut items: Vec<Item> = free.iter().map(|&i| self.items[i as usize]).collect();
-        // Every boundary counts here, since floors differ between sections that are covered by the same items.
+        // Every boundary counts here, since floors differ between sections that are covered by the
+        // same items.
         let mut bounds: Vec<u32> = items.iter().flat_map(|i| [i.from, i.to]).collect();
         bounds.sort_unstable();
         bounds.dedup();
@@ -82,7 +85,8 @@ impl Instance {
                 heights.raise(from..at(item.to) as usize, offset + item.size);
             }
         }
-        // Of a section that it covers in part, an obstacle takes all, too: whatever is live there is live with it.
+        // Of a section that it covers in part, an obstacle takes all, too: whatever is live there
+        // is live with it.
         let moved = |o: &Obstacle| {
             let from = bounds.partition_point(|&b| b <= o.from).saturating_sub(1) as u32;
             let to = at(o.to).min(bounds.len().saturating_sub(1) as u32);
@@ -104,7 +108,8 @@ impl Instance {
         (Blocks::new(&self.obstacles, &mut floors), floors)
     }
 
-    /// The largest sum of a floor and the sizes that cover its section, or the end of an obstacle: no arena is smaller.
+    /// The largest sum of a floor and the sizes that cover its section, or the end of an obstacle:
+    /// no arena is smaller.
     pub(super) fn bound(&self) -> u64 {
         let sums = self.totals.iter().zip(&self.floors).map(|(total, floor)| total + floor);
         // Whatever cannot move is in the arena's size.
@@ -153,8 +158,8 @@ pub(super) fn totals(ranges: impl Iterator<Item = (u32, u32, u64)>, sections: us
     totals
 }
 
-/// Largest value of a range: maxima of all runs of blocks whose number is a power of two, and a look at what is left at
-/// both ends.
+/// Largest value of a range: maxima of all runs of blocks whose number is a power of two, and a
+/// look at what is left at both ends.
 pub(super) struct RangeMax<'a> {
     values: &'a [u64],
     levels: Vec<Vec<u64>>,
@@ -190,8 +195,8 @@ impl RangeMax<'_> {
     }
 }
 
-/// The largest value given for each index, when values are given for ranges: a tree whose nodes hold what was given
-/// for all below them.
+/// The largest value given for each index, when values are given for ranges: a tree whose nodes
+/// hold what was given for all below them.
 pub(super) struct Heights {
     len: usize,
     leaves: usize,
@@ -229,8 +234,8 @@ impl Heights {
     }
 }
 
-/// Ranges of steps, none of them empty, as ranges of sections; and how many sections there are. `None` if it became
-/// `late`; of few nobody asks.
+/// Ranges of steps, none of them empty, as ranges of sections; and how many sections there are.
+/// `None` if it became `late`; of few nobody asks.
 pub(super) fn sections(ranges: Vec<(u64, u64)>, late: &mut dyn FnMut() -> bool) -> Option<(Vec<(u32, u32)>, usize)> {
     // Of one step, deaths sort before births.
     const BIRTH: u64 = 1 << 63;
@@ -263,7 +268,8 @@ pub(super) fn sections(ranges: Vec<(u64, u64)>, late: &mut dyn FnMut() -> bool) 
     Some((of, count as usize))
 }
 
-/// The items by a section of each: what ties stays in order. `None` if it became `late`; of few nobody asks.
+/// The items by a section of each: what ties stays in order. `None` if it became `late`; of few
+/// nobody asks.
 pub(super) fn in_order(
     items: &[Item],
     section: impl Fn(&Item) -> u32,

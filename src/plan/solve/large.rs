@@ -1,10 +1,11 @@
 //! The largest items first, then all others in the holes.
 //!
-//! In most large problems a few items make the size and the others are small beside them. So the k largest are laid out
-//! alone, as low as they can be, and the others follow by first fit, the largest first: where they fit, a problem of tens
-//! of thousands of items has cost little more than one of k. Of very many items the others follow by skyline, which does
-//! not compare each with all. Which k suffices is not known, nor whether more do better than fewer, so many are tried in
-//! turn, from few to many.
+//! In most large problems a few items make the size and the others are small beside them. So the k
+//! largest are laid out alone, as low as they can be, and the others follow by first fit, the
+//! largest first: where they fit, a problem of tens of thousands of items has cost little more than
+//! one of k. Of very many items the others follow by skyline, which does not compare each with all.
+//! Which k suffices is not known, nor whether more do better than fewer, so many are tried in turn,
+//! from few to many.
 
 use super::best::Best;
 use super::blocks::Obstacle;
@@ -17,17 +18,19 @@ use super::portfolio::{Experience, Portfolio};
 use super::skyline::Skyline;
 use std::cmp::Reverse;
 
-/// Up to one in so many items, or up to this if that is more, k is where sizes fall; from there on it grows by a quarter.
+/// Up to one in so many items, or up to this if that is more, k is where sizes fall; from there on
+/// it grows by a quarter.
 const FEW_SHARE: usize = 32;
 const FEW: usize = 256;
 /// Every k is larger.
 const FEWEST: usize = 32;
-/// A layout that is above the goal by less than one in so much is worth finishing: others may bring it within.
+/// A layout that is above the goal by less than one in so much is worth finishing: others may bring
+/// it within.
 const NEARLY: u64 = 1 << 10;
 /// After so many times that first fit ended at the same item as before, k is doubled.
 const STUCK: u32 = 2;
-/// Runs of the search over the largest, and what they are at least when multiplied by k: a few items can be as hard as any
-/// small problem, which gets some hundred runs.
+/// Runs of the search over the largest, and what they are at least when multiplied by k: a few
+/// items can be as hard as any small problem, which gets some hundred runs.
 const RUNS: u64 = 12;
 const RUNS_TIMES_ITEMS: u64 = 1 << 17;
 /// Most items times sections that are searched: half a bit of each search for each of them.
@@ -65,7 +68,8 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
         let limit = (goal + goal / NEARLY).min(best.size - 1);
         let filled = match &shapes {
             Some((shapes, obstacles)) => {
-                // Anew each time: it would take as much memory as the search does, while that goes on.
+                // Anew each time: it would take as much memory as the search does, while that goes
+                // on.
                 let mut fit = FirstFit::new(shapes);
                 fit.restart(obstacles);
                 large.iter().zip(&at).for_each(|(&i, &at)| fit.put(i, at));
@@ -83,7 +87,8 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     }
 }
 
-/// Lays `rest` out by skyline around `large`, which are at `offsets`; `None` if it passes `limit` or time is over.
+/// Lays `rest` out by skyline around `large`, which are at `offsets`; `None` if it passes `limit`
+/// or time is over.
 fn fill(
     instance: &Instance,
     large: &[u32],
@@ -108,8 +113,9 @@ fn fill(
     Some(())
 }
 
-/// The first ks, of `count` sizes that fall: where they fall to a half or less, at most one from each power of two to the
-/// next, and where they fall most of all first. There small items would make the search harder and nothing else.
+/// The first ks, of `count` sizes that fall: where they fall to a half or less, at most one from
+/// each power of two to the next, and where they fall most of all first. There small items would
+/// make the search harder and nothing else.
 fn first_ks(size: impl Fn(usize) -> u64, count: usize) -> Vec<usize> {
     let fall = |&k: &usize| size(k - 1) as f64 / size(k) as f64;
     let by_fall = |a: &usize, b: &usize| fall(a).total_cmp(&fall(b));

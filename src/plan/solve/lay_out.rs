@@ -14,7 +14,8 @@ const ROUNDED_SHARE: u32 = 2;
 impl Arena<'_> {
     /// Lays the arena out.
     pub(super) fn lay_out(&mut self, task: Task, budget: &mut Budget<'_>) -> Placed {
-        // There is a layout from here on: of few buffers with very many ranges, too, finding sections may be ended.
+        // There is a layout from here on: of few buffers with very many ranges, too, finding
+        // sections may be ended.
         let mut placed = self.at_once();
         if !self.is_late(budget) && self.find_sections(budget) {
             let other = self.lay_out_freely(task, budget);
@@ -43,13 +44,15 @@ impl Arena<'_> {
         if self.is_whole() && self.obstacles.is_empty() {
             let mut placed = parts::lay_out(self, task, budget);
             if placed.size > task.goal.max(self.bound) && !placed.optimal && task.effort != Effort::Fast {
-                // In bytes and with all their rules, the orders may do better than parts in rounded sizes.
+                // In bytes and with all their rules, the orders may do better than parts in rounded
+                // sizes.
                 general::improve(self, task, &mut placed, budget);
             }
             placed.optimal |= placed.size <= self.bound;
             return placed;
         }
-        // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded sizes.
+        // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded
+        // sizes.
         let share = match self.is_whole() {
             // All of it where nothing comes after, or nothing better.
             _ if n > MOST_SHAPES => 1,
@@ -67,8 +70,8 @@ impl Arena<'_> {
         placed
     }
 
-    /// Moves shapes to where they would like to be, as far as that costs nothing: all of them at once if the arena
-    /// gets no larger, and otherwise those whose places are free.
+    /// Moves shapes to where they would like to be, as far as that costs nothing: all of them at
+    /// once if the arena gets no larger, and otherwise those whose places are free.
     fn prefer(&self, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
         if self.preferred.iter().all(|&(shape, offset)| placed.offsets[shape as usize] == offset) {
             return;
@@ -98,7 +101,8 @@ impl Arena<'_> {
         }
     }
 
-    /// A layout of at most `size` with every preferred shape where it would like to be, if one is found.
+    /// A layout of at most `size` with every preferred shape where it would like to be, if one is
+    /// found.
     fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
         let mut wishes = vec![false; self.movable()];
         self.preferred.iter().for_each(|&(shape, _)| wishes[shape as usize] = true);

@@ -1,6 +1,8 @@
-//! How much is live in each section, while things are added: sums over ranges and the largest of them, O(log n) each.
+//! How much is live in each section, while things are added: sums over ranges and the largest of
+//! them, O(log n) each.
 
-/// Sums by section: a tree whose nodes hold what was added to all below them, and the largest sum below them.
+/// Sums by section: a tree whose nodes hold what was added to all below them, and the largest sum
+/// below them.
 pub(super) struct Loads {
     leaves: u32,
     /// Added to everything below, bytes.
@@ -15,7 +17,8 @@ impl Loads {
         Loads { leaves: leaves as u32, added: vec![0; 2 * leaves], most: vec![0; 2 * leaves] }
     }
 
-    /// Adds `bytes` to the sections `[from, to)`. Sums stay at the largest number rather than pass it.
+    /// Adds `bytes` to the sections `[from, to)`. Sums stay at the largest number rather than pass
+    /// it.
     pub(super) fn add(&mut self, from: u32, to: u32, bytes: u64) {
         self.add_below(1, 0, self.leaves, (from, to), bytes);
     }

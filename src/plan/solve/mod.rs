@@ -72,8 +72,9 @@ const STEPS_A_BUFFER: u64 = 5_000;
 
 /// Lays the buffers of `problem` out.
 ///
-/// Errors are contradictions in the problem: sizes that add up to more than 2^62 bytes, fixed buffers that overlap or are
-/// off the unit. A capacity that cannot be met is no error but a status.
+/// Errors are contradictions in the problem: sizes that add up to more than 2^62 bytes, fixed
+/// buffers that overlap or are off the unit. A capacity that cannot be met is no error but a
+/// status.
 pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
     // With a limit the clock decides, and nothing else.
     let most = STEPS.min(STEPS_A_BUFFER.saturating_mul(problem.buffers().len() as u64));
@@ -129,7 +130,8 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     if beyond_capacity(problem, &by_arena, lower_bound) {
         return without_slots(layout, LayoutStatus::Infeasible);
     }
-    // By arena, its buffers, and where the movable ones were seen to fit when the buffers were divided.
+    // By arena, its buffers, and where the movable ones were seen to fit when the buffers were
+    // divided.
     let mut homes: Vec<(Vec<u32>, Option<Vec<u64>>)> = Vec::new();
     if only.is_some() {
         homes.push((ids, None));
@@ -199,7 +201,8 @@ fn empty_slot(problem: &Problem, buffer: &Buffer) -> Option<Slot> {
     (!problem.left_out().contains(buffer.kind)).then_some(Slot { arena: buffer.arena.unwrap_or(0), offset })
 }
 
-/// Whether sums alone show that the capacities do not suffice: what each arena needs, or all together.
+/// Whether sums alone show that the capacities do not suffice: what each arena needs, or all
+/// together.
 fn beyond_capacity(problem: &Problem, by_arena: &[u64], all: u64) -> bool {
     let capacities = || problem.arenas().iter().map(|a| a.capacity);
     let sum = capacities().try_fold(0u64, |sum, c| Some(sum.saturating_add(c?)));
@@ -213,8 +216,8 @@ mod tests {
     use crate::plan::{verify, Interval};
     use fastrand::Rng;
 
-    /// Wherever many buffers are when they are stopped, what is under way ends, and there is a layout. How long it takes
-    /// from look to look is not seen here: no test measures time.
+    /// Wherever many buffers are when they are stopped, what is under way ends, and there is a
+    /// layout. How long it takes from look to look is not seen here: no test measures time.
     #[test]
     fn what_is_stopped_ends_at_once() {
         let count = in_time::PIECE as u64 + 9_000;

@@ -1,9 +1,10 @@
 //! A layout in two passes, for when there is no time for any other.
 //!
-//! All steps are halved again and again, and each buffer belongs to the shortest of these stretches that has its whole
-//! life. Two stretches of one length have no step in common, so they use the same bytes; what belongs to one of them
-//! lies side by side. A short life may cross a border of long stretches: a second grid is shifted by a third of all
-//! steps, and no life is near long borders of both.
+//! All steps are halved again and again, and each buffer belongs to the shortest of these stretches
+//! that has its whole life. Two stretches of one length have no step in common, so they use the
+//! same bytes; what belongs to one of them lies side by side. A short life may cross a border of
+//! long stretches: a second grid is shifted by a third of all steps, and no life is near long
+//! borders of both.
 
 /// How many things there are for each of the shortest stretches.
 const THINGS_A_STRETCH: u64 = 8;
@@ -21,8 +22,8 @@ pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> (
     // Steps are counted in pairs, so that no sum is too large.
     let span = last.saturating_sub(first) / 2;
     let shifts = [0, span / 3];
-    // Of each grid's stretches, numbered as in a heap, 1 is all steps. Of the shortest there is one for some things: with
-    // more, what is at their borders costs more than they gain.
+    // Of each grid's stretches, numbered as in a heap, 1 is all steps. Of the shortest there is one
+    // for some things: with more, what is at their borders costs more than they gain.
     let fewest = (count / THINGS_A_STRETCH + 1).min(MOST_STRETCHES);
     let (longest, shortest) = (bits(span + span / 3), bits(span / fewest));
     let nodes = 2usize << (longest - shortest);
@@ -87,7 +88,8 @@ mod tests {
                 }
             }
         }
-        // A thousand short lives in a row, each across a border of some stretch, take no more than a few of them do.
+        // A thousand short lives in a row, each across a border of some stretch, take no more than
+        // a few of them do.
         let row = (0..1_000).map(|k| (10 * k, 10 * k + 10, 64, 1));
         assert!(place(row, 0).0 < 64 * 20);
         assert_eq!(place(std::iter::empty(), 0), (0, Vec::new()));

@@ -1,9 +1,11 @@
-//! A layout in one sweep over the sections, as an allocator would make it that does not know what comes.
+//! A layout in one sweep over the sections, as an allocator would make it that does not know what
+//! comes.
 //!
-//! Items are placed in the order in which they are born, each in the smallest hole that it fits (best fit), and what
-//! dies becomes a hole that is joined with those beside it. n items take O(n log n) steps, about a microsecond each: a
-//! good first answer where the orders of [`super::skyline`] take long. Before that, all get slots of powers of two, which
-//! takes tens of nanoseconds each.
+//! Items are placed in the order in which they are born, each in the smallest hole that it fits
+//! (best fit), and what dies becomes a hole that is joined with those beside it. n items take O(n
+//! log n) steps, about a microsecond each: a good first answer where the orders of
+//! [`super::skyline`] take long. Before that, all get slots of powers of two, which takes tens of
+//! nanoseconds each.
 
 use super::best::Best;
 use super::budget::Budget;
@@ -172,7 +174,8 @@ mod tests {
         best
     }
 
-    /// Live together means apart, whenever the clock ends it; with time for all no hole is left between neighbours.
+    /// Live together means apart, whenever the clock ends it; with time for all no hole is left
+    /// between neighbours.
     #[test]
     fn what_is_live_together_is_apart_and_holes_are_used_again() {
         for seed in 0..300 {
@@ -196,7 +199,8 @@ mod tests {
                 }
             }
         }
-        // Two that die side by side make room for one as large as both, also when there is time for slots only.
+        // Two that die side by side make room for one as large as both, also when there is time for
+        // slots only.
         let item = |from, to, size| Item { from, to, size, align: 1 };
         let items = [item(0, 1, 32), item(0, 1, 32), item(0, 2, 32), item(1, 2, 64)];
         assert_eq!(placed(&items, 0, u64::MAX).size, 96);

@@ -7,9 +7,11 @@ use std::time::Duration;
 /// How hard to try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
-    /// A few greedy orders and no search: under a millisecond for hundreds of buffers, for replanning at run time.
+    /// A few greedy orders and no search: under a millisecond for hundreds of buffers, for
+    /// replanning at run time.
     Fast,
-    /// Greedy orders, then a search whose steps are counted, so that the result does not depend on the machine.
+    /// Greedy orders, then a search whose steps are counted, so that the result does not depend on
+    /// the machine.
     #[default]
     Normal,
 }
@@ -19,14 +21,16 @@ pub enum Effort {
 pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
-    /// With a limit, the search goes on until then, or until it has reached the lower bound or a proof: the result
-    /// then depends on the machine. `None`: 5,000 steps for each buffer, at most 3,000,000, and no limit.
-    /// There is a layout in any case, if no capacity stands against it.
+    /// With a limit, the search goes on until then, or until it has reached the lower bound or a
+    /// proof: the result then depends on the machine. `None`: 5,000 steps for each buffer, at most
+    /// 3,000,000, and no limit. There is a layout in any case, if no capacity stands against it.
     pub time_limit: Option<Duration>,
-    /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number, not on their timing.
+    /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number,
+    /// not on their timing.
     pub threads: u32,
     /// Set from another thread to stop early with the best so far.
     pub cancel: Option<&'a AtomicBool>,
-    /// An earlier layout of the same buffers with other sizes, whose order is tried first: for replanning.
+    /// An earlier layout of the same buffers with other sizes, whose order is tried first: for
+    /// replanning.
     pub previous: Option<&'a Layout>,
 }

@@ -46,8 +46,8 @@ impl Rule {
     /// How many rules there are without noise.
     pub(super) const COUNT: u64 = 12;
 
-    /// The rule of the `round`-th restart: every way of asking with every order, the most successful of the measured ones
-    /// first, then all again with noise.
+    /// The rule of the `round`-th restart: every way of asking with every order, the most
+    /// successful of the measured ones first, then all again with noise.
     pub(super) fn of_round(round: u64) -> Rule {
         use {Ask::*, By::*};
         const RULES: [(Ask, By); Rule::COUNT as usize] = [
@@ -91,8 +91,8 @@ impl Rule {
     }
 }
 
-/// Ranks items by `rule`: `rank[i]` is the position of item `i`, and no two are equal. `pressure` is [`Instance::pressure`]
-/// where that counts; it may be empty where it does not.
+/// Ranks items by `rule`: `rank[i]` is the position of item `i`, and no two are equal. `pressure`
+/// is [`Instance::pressure`] where that counts; it may be empty where it does not.
 ///
 /// [`Instance::pressure`]: super::instance::Instance::pressure
 pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<u32>) {

@@ -16,7 +16,8 @@ use super::{large, repair};
 const FIRST_FIT_ITEMS: usize = 4_000;
 /// Most items for the exact search, whose sets of items are a word for every 64.
 const SEARCH_ITEMS: usize = 4_096;
-/// Orders tried by [`Effort::Fast`], and of more items than so many: of large sets the third was never the best.
+/// Orders tried by [`Effort::Fast`], and of more items than so many: of large sets the third was
+/// never the best.
 const FAST_ORDERS: usize = 3;
 const FAST_ORDERS_OF_MANY: usize = 2;
 const MANY: usize = 1 << 17;
@@ -27,9 +28,10 @@ const OTHERS_SHARE: u64 = 8;
 /// Orders of the greedy layouts.
 const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
 
-/// Improves on `best` by greedy orders. They are tried to the end whatever the goal and however many steps are left, so
-/// that no layout is worse than the best of them; only [`Effort::Fast`] leaves some out, and so does a part with more items
-/// than can be compared with one another. Clock and flag end all but the first; `first` may end that, too.
+/// Improves on `best` by greedy orders. They are tried to the end whatever the goal and however
+/// many steps are left, so that no layout is worse than the best of them; only [`Effort::Fast`]
+/// leaves some out, and so does a part with more items than can be compared with one another. Clock
+/// and flag end all but the first; `first` may end that, too.
 pub(super) fn greedy(
     instance: &Instance,
     earlier: Option<Vec<u64>>,
@@ -136,7 +138,8 @@ pub(super) fn greedy(
     }
 }
 
-/// Makes `best` smaller until it is within `goal`, proved to be the smallest, or the budget is spent.
+/// Makes `best` smaller until it is within `goal`, proved to be the smallest, or the budget is
+/// spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
     let goal = goal.max(best.bound);
     if best.size <= goal || budget.spent() {
@@ -153,14 +156,16 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     }
 }
 
-/// Searches for smaller and smaller layouts, with more steps every time, until one is within `goal`.
+/// Searches for smaller and smaller layouts, with more steps every time, until one is within
+/// `goal`.
 fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
     let search = &Portfolio::new(instance, threads);
     let mut at_goal = Experience::default();
     let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
-        // From below: little room makes the search quick to see that it is on the wrong way, so that the smallest
-        // layout may be the easiest to find. Then from the goal up, halving what is open between failure and success.
+        // From below: little room makes the search quick to see that it is on the wrong way, so
+        // that the smallest layout may be the easiest to find. Then from the goal up, halving what
+        // is open between failure and success.
         let mut target = best.bound;
         while target < goal && best.size > goal && !budget.spent() {
             attempt(instance, search, target, rounds, &mut Experience::default(), best, budget);

@@ -1,7 +1,8 @@
-//! Turns an arena into parts that have nothing to do with one another, and lays those out one by one.
+//! Turns an arena into parts that have nothing to do with one another, and lays those out one by
+//! one.
 //!
-//! Gaps in live ranges are filled, so that what is left are items over sections, around obstacles. For most problems nothing
-//! is lost by that; for the others [`super::general`] tries further.
+//! Gaps in live ranges are filled, so that what is left are items over sections, around obstacles.
+//! For most problems nothing is lost by that; for the others [`super::general`] tries further.
 
 use super::arena::{Arena, Placed, Task};
 use super::best::Best;
@@ -29,9 +30,9 @@ struct Whole {
 
 /// Lays out the movable shapes of `arena`.
 ///
-/// Where alignments differ, the problem with all of them raised to the largest is solved first: it asks for more, but
-/// with everything a multiple of one number nothing is padded and the search is exact, so that its layouts are often
-/// the smaller ones.
+/// Where alignments differ, the problem with all of them raised to the largest is solved first: it
+/// asks for more, but with everything a multiple of one number nothing is padded and the search is
+/// exact, so that its layouts are often the smaller ones.
 pub(super) fn lay_out(arena: &Arena<'_>, task: Task, budget: &mut Budget<'_>) -> Placed {
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let largest = shapes.iter().map(|s| s.align).max().unwrap_or(1);
@@ -108,7 +109,8 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
         small_enough = small_enough.max(best.size);
     }
     let mut offsets = vec![0; arena.movable()];
-    // Rounded sizes may hide a smaller layout by less than a step, so that only a bound in bytes proves anything.
+    // Rounded sizes may hide a smaller layout by less than a step, so that only a bound in bytes
+    // proves anything.
     let mut optimal = whole.step == 1 && whole.exact;
     let top = parts.iter().map(|(_, _, best)| best.size).max().unwrap_or(0);
     for (ids, instance, best) in parts {
@@ -165,9 +167,9 @@ impl Whole {
         Some(Whole { items, obstacles, grain, step, exact: arena.is_whole() })
     }
 
-    /// The items in groups such that no section is covered by two groups, by section and then by item; `None` if it
-    /// became `late`. Many that are all one group are by their first section: all that follows reaches them in that order,
-    /// and anywhere in memory would be slow.
+    /// The items in groups such that no section is covered by two groups, by section and then by
+    /// item; `None` if it became `late`. Many that are all one group are by their first section:
+    /// all that follows reaches them in that order, and anywhere in memory would be slow.
     fn split(&self, sections: usize, late: &mut dyn FnMut() -> bool) -> Option<Vec<Vec<u32>>> {
         // By section, how many items cover it and the one before.
         let mut across = vec![0u32; sections + 1];
@@ -249,7 +251,8 @@ impl Whole {
         Some(Instance::around(items, obstacles, (to - from) as usize))
     }
 
-    /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top then costs nothing.
+    /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top
+    /// then costs nothing.
     fn turn_over(&self, arena: &Arena<'_>, top: u64, placed: &mut Placed) {
         let shapes = &arena.shapes.shapes[..arena.movable()];
         let even = shapes.iter().all(|s| self.step.is_multiple_of(s.align));

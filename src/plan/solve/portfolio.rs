@@ -1,12 +1,12 @@
 //! The search in many ways in turn: over glued items mostly, and over the items as they are.
 //!
-//! No way is the best for every problem, and a search that took a wrong turn early seldom comes back
-//! from it; so each run is short, and has noise of its own on its order. The ways are those that
-//! found most in the least time on MiniMalloc's cases; now and then a run takes twice the steps.
-//! What they miss, others find: every third run takes the next of every rule with every kind of
-//! glue, first without noise; around obstacles, where the bound is often out of reach, so does
-//! every second one of the others. Once all had their turn, most runs go the ways that came furthest
-//! on this very problem.
+//! No way is the best for every problem, and a search that took a wrong turn early seldom comes
+//! back from it; so each run is short, and has noise of its own on its order. The ways are those
+//! that found most in the least time on MiniMalloc's cases; now and then a run takes twice the
+//! steps. What they miss, others find: every third run takes the next of every rule with every kind
+//! of glue, first without noise; around obstacles, where the bound is often out of reach, so does
+//! every second one of the others. Once all had their turn, most runs go the ways that came
+//! furthest on this very problem.
 //!
 //! Items are sorted first, so that the order in which buffers were added makes no difference.
 //!
@@ -169,7 +169,8 @@ impl Portfolio {
         Portfolio { instance, order, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }
     }
 
-    /// Looks for a layout within `capacity` in `runs` more runs with growing limits; one that is found is in `offsets`.
+    /// Looks for a layout within `capacity` in `runs` more runs with growing limits; one that is
+    /// found is in `offsets`.
     pub(super) fn search(
         &self,
         capacity: u64,
@@ -221,15 +222,16 @@ impl Portfolio {
             let started: Vec<_> = (0..self.threads)
                 .map(|thread| (thread, std::thread::Builder::new().spawn_scoped(scope, lane(thread)).ok()))
                 .collect();
-            // What could not be started, or did not end well, runs here: how many lanes there are decides the result.
+            // What could not be started, or did not end well, runs here: how many lanes there are
+            // decides the result.
             started
                 .into_iter()
                 .map(|(thread, started)| started.and_then(|s| s.join().ok()).unwrap_or_else(|| lane(thread)()))
                 .collect()
         });
         let best = lanes.iter().filter_map(|(found, ..)| found.as_ref()).min_by_key(|found| found.run);
-        // Threads that were told to stop took a number of steps that depends on timing; those that found something, or
-        // came to the end, did not.
+        // Threads that were told to stop took a number of steps that depends on timing; those that
+        // found something, or came to the end, did not.
         let whole = lanes.iter().filter(|(found, ..)| found.is_none()).map(|(.., share)| share.taken()).max();
         budget.join(best.map_or(whole.unwrap_or(0), |found| found.steps), lanes.iter().any(|(.., b)| b.interrupted()));
         match best {
@@ -322,7 +324,8 @@ impl<'p> Lane<'p> {
         // By chance, since every so many runs might be all those of one thread.
         let draw = mix(run) >> 32;
         if free && run >= EVERY_RULE && draw % 4 < FAVOURED {
-            // Half of these runs go the best way, a quarter the next, and so on: the order is a guess.
+            // Half of these runs go the best way, a quarter the next, and so on: the order is a
+            // guess.
             if let Some(((glue, ask, by), count)) = self.favourite((draw / 4).trailing_zeros() as usize) {
                 let spread = FAVOURED_SPREADS[(count % FAVOURED_SPREADS.len() as u64) as usize];
                 return (glue, Rule { ask, by, noise: mix(run) | 1, spread }, Limit::short(1));

@@ -1,12 +1,14 @@
 //! Improves layouts of large instances: takes the top off and searches for a better one.
 //!
-//! A layout that is too high has lost bytes in holes, and only those below its highest items matter. Everything that
-//! starts below some height stays; what it leaves is a skyline, and the items above are laid out on it anew by the
-//! search of [`super::niche`]. The height is chosen so that no more was lost below than the target allows. What was
-//! above it are hundreds of items, where the whole has tens of thousands. Between such repairs, other greedy orders give
-//! other layouts to start from.
+//! A layout that is too high has lost bytes in holes, and only those below its highest items
+//! matter. Everything that starts below some height stays; what it leaves is a skyline, and the
+//! items above are laid out on it anew by the search of [`super::niche`]. The height is chosen so
+//! that no more was lost below than the target allows. What was above it are hundreds of items,
+//! where the whole has tens of thousands. Between such repairs, other greedy orders give other
+//! layouts to start from.
 //!
-//! This is large-neighbourhood search (Shaw 1998) with the upper part of the layout as the neighbourhood.
+//! This is large-neighbourhood search (Shaw 1998) with the upper part of the layout as the
+//! neighbourhood.
 
 use super::best::Best;
 use super::budget::Budget;
@@ -21,7 +23,8 @@ const MOST_FREE: usize = 4_096;
 const FEWEST_FREE: usize = 64;
 /// Items times sections set up in the time of a step of the budget.
 const CELLS_A_STEP: u64 = 300;
-/// Most sections covered by all that is laid out anew together: the search notes each, so that it can go back.
+/// Most sections covered by all that is laid out anew together: the search notes each, so that it
+/// can go back.
 const MOST_COVERED: u64 = 1 << 21;
 /// Sections whose holes are looked at.
 const MOST_SECTIONS: usize = 8;
@@ -29,7 +32,8 @@ const MOST_SECTIONS: usize = 8;
 const ITEMS_A_STEP: u64 = 4;
 /// Searches over one top.
 const RUNS: u64 = 4;
-/// Orders of the greedy layouts to start from, and how many there are with noise before the best is taken up again.
+/// Orders of the greedy layouts to start from, and how many there are with noise before the best is
+/// taken up again.
 const STARTS: [By; 4] = [By::Pressure, By::Size, By::Area, By::Width];
 
 /// Improves `best` until it is within `goal` or the budget is spent.
@@ -99,9 +103,9 @@ fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Bud
     false
 }
 
-/// The height above which everything must be laid out anew for the layout to come down to `target`: below it no
-/// of the fullest sections has lost more than that allows. `None` if the layout is within the target. Anything if time
-/// is over: of long-lived items there are many sections to see.
+/// The height above which everything must be laid out anew for the layout to come down to `target`:
+/// below it no of the fullest sections has lost more than that allows. `None` if the layout is
+/// within the target. Anything if time is over: of long-lived items there are many sections to see.
 fn highest_cut(instance: &Instance, target: u64, offsets: &[u64], budget: &mut Budget<'_>) -> Option<u64> {
     let over: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] + instance.items[i].size > target).collect();
     // One section under each item that is too high: the fullest, which can afford least.

@@ -1,12 +1,14 @@
-//! Greedy layout from the bottom up: the lowest niche first, in it the fitting item of the best rank.
+//! Greedy layout from the bottom up: the lowest niche first, in it the fitting item of the best
+//! rank.
 //!
-//! The skyline is a list of *flats*, runs of sections filled up to the same height. The lowest flat is filled with the
-//! item of the best rank among those that fit between its ends, or rises to the lower of its neighbours when none does.
-//! Trees over the items in order of their first section, one for each power of two of widths, find that item: n items
-//! take O(n log² n) steps on most inputs.
+//! The skyline is a list of *flats*, runs of sections filled up to the same height. The lowest flat
+//! is filled with the item of the best rank among those that fit between its ends, or rises to the
+//! lower of its neighbours when none does. Trees over the items in order of their first section,
+//! one for each power of two of widths, find that item: n items take O(n log² n) steps on most
+//! inputs.
 //!
-//! Source: the best-fit skyline heuristic for strip packing (Burke, Kendall and Whitwell 2004) with a fixed order in place
-//! of the best fit, since an item's sections are given here.
+//! Source: the best-fit skyline heuristic for strip packing (Burke, Kendall and Whitwell 2004) with
+//! a fixed order in place of the best fit, since an item's sections are given here.
 
 use super::blocks::{Ceilings, Obstacle};
 use super::budget::Budget;
@@ -15,12 +17,12 @@ use super::instance::{in_order, Instance, Item};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Entries of a table of sections that a class may have, if it has few items; and how many items there are for each entry
-/// if it has many.
+/// Entries of a table of sections that a class may have, if it has few items; and how many items
+/// there are for each entry if it has many.
 const FEW_TABLED: usize = 1 << 14;
 const ITEMS_AN_ENTRY: usize = 4;
-/// Items below a leaf of a class's tree, looked at one by one: a node for each would take more memory than the problem,
-/// and make nothing quicker.
+/// Items below a leaf of a class's tree, looked at one by one: a node for each would take more
+/// memory than the problem, and make nothing quicker.
 const LEAF: usize = 8;
 /// No item.
 const NONE: u32 = u32::MAX;
@@ -97,8 +99,8 @@ impl<'a> Skyline<'a> {
         })
     }
 
-    /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None` when the budget
-    /// ran out or the size would pass `limit`.
+    /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None`
+    /// when the budget ran out or the size would pass `limit`.
     pub(super) fn place(
         &mut self,
         rank: &[u32],
@@ -174,8 +176,9 @@ impl<'a> Skyline<'a> {
         left.min(right)
     }
 
-    /// Goes on above an obstacle, or its part over a flat below which nothing more fits: beside it larger items may. If
-    /// the lower neighbour is lower than the obstacle, more may fit from there.
+    /// Goes on above an obstacle, or its part over a flat below which nothing more fits: beside it
+    /// larger items may. If the lower neighbour is lower than the obstacle, more may fit from
+    /// there.
     fn pass(&mut self, start: u32, obstacle: Obstacle) {
         let flat = self.flats[start as usize];
         if self.wall(start) <= obstacle.bottom {
@@ -236,8 +239,9 @@ impl<'a> Skyline<'a> {
 
 /// Items of similar width: from one power of two to the next.
 ///
-/// They make the search for an item that fits quick: all items of a class that start early enough fit, whatever their
-/// width, and only the few that start close to the end of the flat need a look at where they end.
+/// They make the search for an item that fits quick: all items of a class that start early enough
+/// fit, whatever their width, and only the few that start close to the end of the flat need a look
+/// at where they end.
 struct Class<'a> {
     /// By place in the tree, the first section.
     starts: Vec<u32>,
@@ -273,7 +277,8 @@ impl<'a> Class<'a> {
         }
     }
 
-    /// Puts the best rank among the unplaced items that fit into `[from, end)` and `room` bytes into `best` if it is better.
+    /// Puts the best rank among the unplaced items that fit into `[from, end)` and `room` bytes
+    /// into `best` if it is better.
     fn better(&self, from: u32, end: u32, room: u64, best: &mut u32) {
         if self.tree.nodes[1].best >= *best || end - from < self.narrowest {
             return;
@@ -307,7 +312,8 @@ struct Tree<'a> {
     leaves: usize,
     /// As far as there are items: what would come after is empty.
     nodes: Vec<Node>,
-    /// By node, the smallest and the largest size below, alignment included; empty where nothing is in the way.
+    /// By node, the smallest and the largest size below, alignment included; empty where nothing is
+    /// in the way.
     sizes: Vec<(u64, u64)>,
 }
 
@@ -402,8 +408,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Puts the best rank among the items at `among` that end at `end` or before, and fit into `room`, into `best` if it
-    /// is better.
+    /// Puts the best rank among the items at `among` that end at `end` or before, and fit into
+    /// `room`, into `best` if it is better.
     fn best(&self, among: std::ops::Range<u32>, end: u32, room: u64, best: &mut u32) {
         if !among.is_empty() {
             self.search(1, 0..(self.leaves * LEAF) as u32, &among, (end, room), best);

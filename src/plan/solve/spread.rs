@@ -1,9 +1,10 @@
 //! Several arenas, all with capacities: divided by sums, each searched.
 //!
-//! When the greedy order found no room for something, another division may do. Buffers are dealt out by falling size, or
-//! another order, each to the arena in which most room is left at its fullest step: arenas fill evenly, and of two that are
-//! alike each arena gets one. Where sums are within all capacities, every arena is laid out with a share of the effort.
-//! What does not fit by that is tried as one problem ([`super::stacked`]).
+//! When the greedy order found no room for something, another division may do. Buffers are dealt
+//! out by falling size, or another order, each to the arena in which most room is left at its
+//! fullest step: arenas fill evenly, and of two that are alike each arena gets one. Where sums are
+//! within all capacities, every arena is laid out with a share of the effort. What does not fit by
+//! that is tried as one problem ([`super::stacked`]).
 
 use super::arena::{self, Arena};
 use super::budget::Budget;
@@ -18,8 +19,8 @@ use std::cmp::Reverse;
 /// Divisions that are tried.
 const ROUNDS: u64 = 8;
 
-/// A division of all buffers with a layout of each arena within its capacity, if one is found. `assigned` says where the
-/// fixed ones are.
+/// A division of all buffers with a layout of each arena within its capacity, if one is found.
+/// `assigned` says where the fixed ones are.
 pub(super) fn search(
     task: &Task<'_>,
     assigned: &Assigned,
@@ -61,7 +62,8 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
             1 => size(k) as f64 * life(k) as f64,
             _ => life(k) as f64,
         };
-        // Without noise at first; then a little, which changes who comes first of what is nearly alike.
+        // Without noise at first; then a little, which changes who comes first of what is nearly
+        // alike.
         if round < 3 {
             by
         } else {

@@ -1,5 +1,5 @@
-//! Several arenas, all with capacities, as one problem: on top of one another, with a border between each two that nothing
-//! lies across. What is bound to an arena has to lie within its band.
+//! Several arenas, all with capacities, as one problem: on top of one another, with a border
+//! between each two that nothing lies across. What is bound to an arena has to lie within its band.
 
 use super::blocks::Obstacle;
 use super::budget::Budget;

@@ -1,4 +1,5 @@
-//! Bytes of arenas that are taken for a while, and which of them are in the way of others: O(log n) each.
+//! Bytes of arenas that are taken for a while, and which of them are in the way of others: O(log n)
+//! each.
 
 /// An arena, a first byte and an end there.
 pub(super) type Bytes = (u32, u64, u64);

@@ -1,8 +1,8 @@
 //! A few buffers: every order, each buffer at the lowest offset at which it fits.
 //!
-//! Some order ends with an optimum. Take an optimum and place its buffers by rising offset: by induction each comes to
-//! lie no higher than there, since those before it that it must avoid end at or below its place in the optimum, and
-//! obstacles are where they were.
+//! Some order ends with an optimum. Take an optimum and place its buffers by rising offset: by
+//! induction each comes to lie no higher than there, since those before it that it must avoid end
+//! at or below its place in the optimum, and obstacles are where they were.
 
 use super::first_fit::{FirstFit, Fit, Shapes};
 
@@ -11,8 +11,8 @@ pub(super) const MOST: usize = 7;
 /// Most obstacles to try them around.
 pub(super) const MOST_OBSTACLES: usize = 1_000;
 
-/// The smallest layout of the `movable` shapes around `obstacles`: the end of the highest movable one, and all
-/// offsets. `good` is a size that cannot be beaten.
+/// The smallest layout of the `movable` shapes around `obstacles`: the end of the highest movable
+/// one, and all offsets. `good` is a size that cannot be beaten.
 pub(super) fn smallest(shapes: &Shapes, movable: &[u32], obstacles: &[(u32, u64)], good: u64) -> (u64, Vec<u64>) {
     let mut search = Search {
         fit: FirstFit::new(shapes),

@@ -33,7 +33,8 @@ impl Scale {
     }
 }
 
-/// Multiples of a power of two from 0 to `max`, at most `most` and no fewer than half as many, where bytes are enough.
+/// Multiples of a power of two from 0 to `max`, at most `most` and no fewer than half as many,
+/// where bytes are enough.
 pub fn byte_ticks(max: u64, most: u64) -> Vec<u64> {
     let mut step = 1u64;
     while max / step >= most.max(2) && step < 1 << 62 {

@@ -46,7 +46,8 @@ impl Palette {
         if kinds.iter().filter(|&&k| k).count() > 1 {
             return Palette::Kinds(kinds);
         }
-        // Classes cover about as much of the picture each, so that neighbours of like sizes can still be told apart.
+        // Classes cover about as much of the picture each, so that neighbours of like sizes can
+        // still be told apart.
         let mut area = [0.0f64; 64];
         for b in drawn() {
             let steps: u64 = b.live().map(|i| i.upper - i.lower).sum();

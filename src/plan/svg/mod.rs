@@ -1,9 +1,10 @@
-//! A layout as a picture: steps to the right, bytes up, a rectangle for each live range of each buffer; below it what is
-//! live over time.
+//! A layout as a picture: steps to the right, bytes up, a rectangle for each live range of each
+//! buffer; below it what is live over time.
 //!
-//! The picture is the same for the same problem and layout, needs no script and no font of its own, and its size is
-//! bounded however many buffers there are: the largest are elements with a tooltip, smaller ones share a path per
-//! colour, and those that would be thinner than half a pixel become a density.
+//! The picture is the same for the same problem and layout, needs no script and no font of its own,
+//! and its size is bounded however many buffers there are: the largest are elements with a tooltip,
+//! smaller ones share a path per colour, and those that would be thinner than half a pixel become a
+//! density.
 
 mod axis;
 mod colour;
@@ -239,7 +240,8 @@ impl<'a> Picture<'a> {
             colour::EMPTY
         ));
         let curve = std::mem::take(&mut self.curve);
-        // Half a pixel shows no more than its highest value; a step function is drawn as it is while it is short.
+        // Half a pixel shows no more than its highest value; a step function is drawn as it is
+        // while it is short.
         let mut path = format!("M{} {}", px(self.x.at(curve.first().map_or(0, |c| c.0))), px(base));
         let thin = curve.len() as f64 > 4.0 * (RIGHT - LEFT);
         let mut column: Option<(f64, u64)> = None;
@@ -376,8 +378,8 @@ fn buffers(count: usize) -> String {
     format!("{} buffer{}", text::grouped(count as u64), if count == 1 { "" } else { "s" })
 }
 
-/// From the first step at which something is live to the last; never empty. Reserved ranges may last for ever, and so
-/// count only when there is nothing else.
+/// From the first step at which something is live to the last; never empty. Reserved ranges may
+/// last for ever, and so count only when there is nothing else.
 fn steps(problem: &Problem) -> Interval {
     let of_buffers = problem.buffers().iter().filter(|b| b.occupies()).map(|b| Interval::new(b.lower, b.upper));
     let hull = |a: Interval, b: Interval| Interval::new(a.lower.min(b.lower), a.upper.max(b.upper));

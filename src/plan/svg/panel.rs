@@ -176,8 +176,8 @@ fn exact(bytes: u64) -> String {
     format!("{} ({} bytes)", text::bytes(bytes), text::grouped(bytes))
 }
 
-/// Rectangles that are elements of their own, with tooltips. A light outline parts neighbours where it leaves enough of
-/// them.
+/// Rectangles that are elements of their own, with tooltips. A light outline parts neighbours where
+/// it leaves enough of them.
 pub fn alone(out: &mut String, pieces: &[Piece], problem: &Problem, layout: &Layout, palette: &Palette) {
     let outlined = |p: &Piece| p.w >= OUTLINED && p.h >= OUTLINED;
     let mut groups: Vec<&Piece> = pieces.iter().collect();
@@ -194,7 +194,8 @@ pub fn alone(out: &mut String, pieces: &[Piece], problem: &Problem, layout: &Lay
     }
 }
 
-/// Names inside the rectangles that have room. The colour behind them is theirs, so that a line below does not disturb.
+/// Names inside the rectangles that have room. The colour behind them is theirs, so that a line
+/// below does not disturb.
 pub fn labels(out: &mut String, pieces: &[Piece], problem: &Problem, palette: &Palette) {
     let mut groups: Vec<&Piece> = pieces.iter().filter(|p| p.w.min(p.h) >= LOWEST).collect();
     groups.sort_by_key(|p| p.class);

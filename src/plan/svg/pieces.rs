@@ -1,7 +1,8 @@
-//! Which rectangles there are, and how each is drawn: alone, with others of its colour, or as part of a density.
+//! Which rectangles there are, and how each is drawn: alone, with others of its colour, or as part
+//! of a density.
 //!
-//! What a picture shows is bounded, and so is its size: [`ALONE`] rectangles with a tooltip, [`TOGETHER`] without, and a
-//! grid of [`CELLS`] cells for the rest.
+//! What a picture shows is bounded, and so is its size: [`ALONE`] rectangles with a tooltip,
+//! [`TOGETHER`] without, and a grid of [`CELLS`] cells for the rest.
 
 use super::text::px;
 use crate::plan::problem::{BufferId, Interval};
@@ -105,8 +106,8 @@ pub struct Density {
     cell: f64,
     columns: usize,
     rows: usize,
-    /// By row, one more than there are columns: how coverage changes from the cell before, so that a wide piece costs
-    /// as little as a narrow one.
+    /// By row, one more than there are columns: how coverage changes from the cell before, so that
+    /// a wide piece costs as little as a narrow one.
     change: Vec<[f32; CLASSES]>,
 }
 
@@ -146,7 +147,8 @@ impl Density {
         }
     }
 
-    /// One path per colour and shade: `(class, opacity, path data)`. A cell has the colour of which it has most.
+    /// One path per colour and shade: `(class, opacity, path data)`. A cell has the colour of which
+    /// it has most.
     pub fn paths(&self) -> Vec<(usize, f64, String)> {
         let mut paths = vec![String::new(); CLASSES * SHADES];
         for (row, changes) in self.change.chunks_exact(self.columns + 1).enumerate() {
@@ -192,7 +194,8 @@ mod tests {
     fn a_density_covers_what_its_pieces_cover() {
         let mut d = Density::new(10.0, 20.0, 10.0, 4.0);
         assert_eq!((d.cell, d.columns, d.rows), (2.0, 5, 2));
-        // Half of the second cell, all of the third, a quarter of the fourth; three quarters of the height of row 0.
+        // Half of the second cell, all of the third, a quarter of the fourth; three quarters of the
+        // height of row 0.
         d.add(&piece(13.0, 20.0, 3.5, 1.5));
         let mut sum = 0.0;
         let mut running = |c: &[f32; CLASSES]| {

@@ -10,8 +10,8 @@ pub const TINY: f64 = 9.0;
 /// Font size of the heading, pixels.
 pub const LARGE: f64 = 16.0;
 
-/// Widest of the usual sans-serif fonts (DejaVu Sans), as a share of the font size: an average over names and numbers,
-/// which mostly are of small letters, digits and underscores.
+/// Widest of the usual sans-serif fonts (DejaVu Sans), as a share of the font size: an average over
+/// names and numbers, which mostly are of small letters, digits and underscores.
 const ADVANCE: f64 = 0.64;
 /// The same of a letter that fills a square, as those of Chinese and most symbols do.
 const WIDE: f64 = 1.05;
@@ -19,8 +19,9 @@ const WIDE: f64 = 1.05;
 /// Characters of a name in a tooltip.
 const TOOLTIP_LIMIT: usize = 120;
 
-/// Appends `text` as character data or an attribute value: markup escaped, and without the characters that XML does not
-/// allow, that are invisible, or that turn the direction of what follows.
+/// Appends `text` as character data or an attribute value: markup escaped, and without the
+/// characters that XML does not allow, that are invisible, or that turn the direction of what
+/// follows.
 pub fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -60,8 +61,8 @@ pub fn width(text: &str, font_size: f64) -> f64 {
     text.chars().map(|c| if c < '\u{1100}' { ADVANCE } else { WIDE }).sum::<f64>() * font_size
 }
 
-/// `name`, or its two ends with an ellipsis between them, in at most `room` pixels; `None` when less than five characters would be
-/// left. What names of a model differ in is at either end.
+/// `name`, or its two ends with an ellipsis between them, in at most `room` pixels; `None` when
+/// less than five characters would be left. What names of a model differ in is at either end.
 pub fn fit(name: &str, room: f64, font_size: f64) -> Option<String> {
     const FEWEST: usize = 5;
     if width(name, font_size) <= room {

@@ -2,10 +2,12 @@
 
 use crate::plan::problem::Reserved;
 
-/// Ranges of bytes that come and go and may overlap: how many bytes they cover, and whether a given range meets one.
+/// Ranges of bytes that come and go and may overlap: how many bytes they cover, and whether a given
+/// range meets one.
 ///
 /// A segment tree over the ends of all ranges there will be. A node stands for the bytes
-/// `[ends[low], ends[high])`; its children for the two halves of that index range. Everything is O(log ranges).
+/// `[ends[low], ends[high])`; its children for the two halves of that index range. Everything is
+/// O(log ranges).
 #[derive(Default)]
 pub struct Cover {
     /// Ends of ranges, in order and distinct.

@@ -1,8 +1,9 @@
 //! Says whether a layout is right.
 //!
-//! It shares no code with the solver: live ranges, extents and bounds are computed again from the fields of the problem,
-//! so that a mistake there does not hide here. One sweep over the steps with the live ranges of bytes in an ordered map:
-//! O(n log n), and linear in memory; the graph of what overlaps what is never built.
+//! It shares no code with the solver: live ranges, extents and bounds are computed again from the
+//! fields of the problem, so that a mistake there does not hide here. One sweep over the steps with
+//! the live ranges of bytes in an ordered map: O(n log n), and linear in memory; the graph of what
+//! overlaps what is never built.
 
 mod cover;
 mod item;
@@ -15,24 +16,27 @@ use item::{blocks_anything, described, live_ranges, named, wrong, Bytes, Item};
 use std::time::Duration;
 use sweep::Sweep;
 
-/// Checks everything that `layout` promises about `problem`, as [`Layout`] and [`Buffer`] word it, and names the first
-/// thing that does not hold.
+/// Checks everything that `layout` promises about `problem`, as [`Layout`] and [`Buffer`] word it,
+/// and names the first thing that does not hold.
 ///
-/// Checked: which buffers have slots; arenas, alignment, unit and fixed offsets; that nothing live at a common step,
-/// guards and reserved ranges included, shares a byte; sizes, capacities, bounds, the unshared total, and that the
-/// status agrees with them.
+/// Checked: which buffers have slots; arenas, alignment, unit and fixed offsets; that nothing live
+/// at a common step, guards and reserved ranges included, shares a byte; sizes, capacities, bounds,
+/// the unshared total, and that the status agrees with them.
 ///
-/// Taken on trust, because checking would mean solving: `Optimal` when the size is above the lower bound, `Infeasible`
-/// when the capacities are not below it, the size given without slots, and that a preferred offset or an earlier arena
-/// would not have done. `interrupted` and `elapsed` are not looked at.
+/// Taken on trust, because checking would mean solving: `Optimal` when the size is above the lower
+/// bound, `Infeasible` when the capacities are not below it, the size given without slots, and that
+/// a preferred offset or an earlier arena would not have done. `interrupted` and `elapsed` are not
+/// looked at.
 ///
-/// The error's status is `Invalid`: the layout is an argument here. Of a layout just made by the solver it is a bug.
+/// The error's status is `Invalid`: the layout is an argument here. Of a layout just made by the
+/// solver it is a bug.
 pub fn verify(problem: &Problem, layout: &Layout) -> Result<()> {
     check(problem, layout).map_err(|e| e.context("wrong layout"))
 }
 
-/// Checks where things are and nothing else: of what [`verify`] checks, what is said of slots and of capacities. For
-/// layouts that come from elsewhere. `slots` are by buffer. Returns the size of each arena.
+/// Checks where things are and nothing else: of what [`verify`] checks, what is said of slots and
+/// of capacities. For layouts that come from elsewhere. `slots` are by buffer. Returns the size of
+/// each arena.
 pub fn verify_slots(problem: &Problem, slots: &[Option<Slot>]) -> Result<Vec<u64>> {
     check_slots(problem, slots).map_err(|e| e.context("wrong layout"))
 }
@@ -263,7 +267,8 @@ fn check_bounds(problem: &Problem, layout: &Layout, items: &[Item], sweep: &Swee
     Ok(())
 }
 
-/// The largest lower bound of the problem as a whole that follows from sums alone: see [`Layout::lower_bound`].
+/// The largest lower bound of the problem as a whole that follows from sums alone: see
+/// [`Layout::lower_bound`].
 fn shown_of_problem(problem: &Problem, items: &[Item], sweep: &Sweep) -> u128 {
     let bound = shown_of_arenas(problem, items, |item| item.home);
     let by_arena: u128 = bound.iter().zip(&sweep.bound).map(|(&shown, live)| live.most.max(shown)).sum();
@@ -271,8 +276,8 @@ fn shown_of_problem(problem: &Problem, items: &[Item], sweep: &Sweep) -> u128 {
     by_arena.max(apart).max(sweep.total.most)
 }
 
-/// What each arena needs for its items, but for what is live together: ends of what cannot move, and all of them side by
-/// side where bytes are not reused.
+/// What each arena needs for its items, but for what is live together: ends of what cannot move,
+/// and all of them side by side where bytes are not reused.
 fn shown_of_arenas(problem: &Problem, items: &[Item], arena_of: impl Fn(&Item) -> Option<usize>) -> Vec<u128> {
     let (mut apart, mut ends) = (vec![0u128; problem.arenas().len()], vec![0u128; problem.arenas().len()]);
     for item in items {

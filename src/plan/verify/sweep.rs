@@ -56,11 +56,13 @@ impl Live {
     }
 }
 
-/// Marks the events at which something becomes live; of one step they sort after those at which something ends.
+/// Marks the events at which something becomes live; of one step they sort after those at which
+/// something ends.
 const STARTS: u64 = 1 << 63;
 
 impl Sweep {
-    /// Goes through the steps, and fails at the first at which two things that are live share a byte.
+    /// Goes through the steps, and fails at the first at which two things that are live share a
+    /// byte.
     pub fn run(problem: &Problem, items: &[Item]) -> Result<Sweep> {
         let arenas = problem.arenas().len();
         let mut reserved = vec![Vec::new(); arenas];
@@ -139,8 +141,9 @@ impl Sweep {
     }
 }
 
-/// Every start and end of something live, in the order of steps: of one step the ends first, as ranges are half-open.
-/// What is live between two steps is then what the events before say, and a sum after a start is one at that step.
+/// Every start and end of something live, in the order of steps: of one step the ends first, as
+/// ranges are half-open. What is live between two steps is then what the events before say, and a
+/// sum after a start is one at that step.
 fn events(problem: &Problem, items: &[Item]) -> Vec<(Step, u64)> {
     let mut events = Vec::with_capacity(2 * (items.len() + problem.reserved().len()));
     for (index, item) in (0u64..).zip(items) {
@@ -158,7 +161,8 @@ fn events(problem: &Problem, items: &[Item]) -> Vec<(Step, u64)> {
     events
 }
 
-/// The error of a buffer and a reserved range with common bytes. Which range it is takes a look at all, once.
+/// The error of a buffer and a reserved range with common bytes. Which range it is takes a look at
+/// all, once.
 fn in_reserved(problem: &Problem, id: u32, at: Bytes, step: Step) -> Result<()> {
     let meets = problem.reserved().iter().enumerate().find(|(_, r)| {
         r.arena as usize == at.arena

@@ -23,8 +23,8 @@ pub(crate) const GRANULE: u64 = 512;
 /// alone.
 pub(crate) const MIN_SPLIT: u64 = 4096;
 
-/// Bytes of the block for a request: one slot at least, so that no two blocks start in the same slot
-/// of the index.
+/// Bytes of the block for a request: one slot at least, so that no two blocks start in the same
+/// slot of the index.
 pub(crate) fn block_size(requested: u64) -> Result<u64> {
     round_up(requested.max(SLOT), GRANULE).ok_or_else(|| too_large(requested))
 }

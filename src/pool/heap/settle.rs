@@ -23,8 +23,8 @@ impl HeapState {
         }
     }
 
-    /// The region of an entry of the waiting list, if it is still what waits: entries of regions that
-    /// were taken meanwhile stay in the list.
+    /// The region of an entry of the waiting list, if it is still what waits: entries of regions
+    /// that were taken meanwhile stay in the list.
     pub(crate) fn waiting_region(&self, region: u32, ticket: u64) -> Option<&Region> {
         self.regions.try_get(region).filter(|g| g.state == State::Waiting && g.ticket == ticket)
     }

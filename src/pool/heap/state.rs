@@ -74,7 +74,8 @@ impl Heap {
         Some(st)
     }
 
-    /// Like [`Self::try_lock`], if others may have what is free here: not where it is kept for graphs.
+    /// Like [`Self::try_lock`], if others may have what is free here: not where it is kept for
+    /// graphs.
     pub(crate) fn try_lock_open(&self) -> Option<Locked<'_, HeapState>> {
         self.try_lock().filter(|st| st.private.is_none())
     }

@@ -19,8 +19,8 @@ const RESTING_SHARE: u64 = 8;
 /// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes
 /// neither overlap nor touch within a root; every hole lies in one root; `total` is the sum of
 /// their lengths. Kept addresses are holes that only who names their end takes, from their start:
-/// they are in `kept` alone, and counted in `total`. Those that rest are in `resting` alone, counted
-/// in `total` too; `resting_bytes` is their sum.
+/// they are in `kept` alone, and counted in `total`. Those that rest are in `resting` alone,
+/// counted in `total` too; `resting_bytes` is their sum.
 #[derive(Default)]
 pub(crate) struct Holes {
     /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.

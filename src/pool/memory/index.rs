@@ -8,8 +8,8 @@
 //! under the heap's lock.
 //!
 //! Beside the entries lies a bit for each slot that says whether a block of 16 MiB or more starts
-//! there: for pointers into the middle of one, whose own slots say nothing. The bits of a page are a
-//! word, and a page is one heap's at a time, so who holds that heap's lock is its only writer.
+//! there: for pointers into the middle of one, whose own slots say nothing. The bits of a page are
+//! a word, and a page is one heap's at a time, so who holds that heap's lock is its only writer.
 
 use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
 #[cfg(not(loom))]

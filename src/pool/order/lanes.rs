@@ -533,7 +533,8 @@ mod tests {
     use crate::driver::host::{HostDriver, HostOptions, Kernel};
     use crate::pool::{AllocRequest, Pool, PoolOptions};
 
-    /// Memory is chosen by its marker; before the wait for it, the handle of the marker's stream goes to another stream.
+    /// Memory is chosen by its marker; before the wait for it, the handle of the marker's stream
+    /// goes to another stream.
     #[test]
     fn a_marker_can_be_waited_for_when_its_stream_is_gone() {
         let d = DeviceId(0);

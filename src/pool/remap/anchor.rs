@@ -1,8 +1,9 @@
 //! Where a stitched run goes: next to free memory that has a part of the request already, if there
 //! is room there.
 //!
-//! Only what is missing is then mapped. So it pays to keep the ends of spans open: moves empty small
-//! regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what it saves.
+//! Only what is missing is then mapped. So it pays to keep the ends of spans open: moves empty
+//! small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what it
+//! saves.
 
 use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};

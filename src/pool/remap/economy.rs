@@ -13,9 +13,10 @@
 //! ```
 //!
 //! is what the heap may map beyond its peak besides its slack. The second term is for programs that
-//! one share does not help: *burden* is what was remapped beyond an extent for every eight requests. It buys no more than half of what is
-//! unused, where a reserve of the device or the limit, whichever is less, counts as used: with *free*
-//! what they leave, and *mapped* the heap's bytes,
+//! one share does not help: *burden* is what was remapped beyond an extent for every eight
+//! requests. It buys no more than half of what is unused, where a reserve of the device or the
+//! limit, whichever is less, counts as used: with *free* what they leave, and *mapped* the heap's
+//! bytes,
 //!
 //! ```text
 //! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
@@ -26,10 +27,10 @@
 //! back is to be earned again.
 //!
 //! Heaps have their peaks at different times, so what each of them may map is more in all than the
-//! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter
-//! of it, growth also stays within the budget of all: with *peak* the most that they had live
-//! together when one of them ran short, *remapped* the bytes that all have moved, and *in flight*
-//! what is freed and the device has not passed, when it is asked just then,
+//! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a
+//! quarter of it, growth also stays within the budget of all: with *peak* the most that they had
+//! live together when one of them ran short, *remapped* the bytes that all have moved, and *in
+//! flight* what is freed and the device has not passed, when it is asked just then,
 //!
 //! ```text
 //! mapped <= peak + slack + min((remapped - FREE * peak) / RENT, peak * share) + in flight
@@ -211,8 +212,8 @@ impl Pool {
         st.in_flight(&self.order) + of_others.sum::<u64>()
     }
 
-    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where no reserve
-    /// would be left.
+    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where no
+    /// reserve would be left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
         let most = self.entitled(st);
         if most == 0 {

@@ -254,7 +254,8 @@ impl Pool {
                 }
             }
         }
-        // Whether the device keeps up matters to the shared heap only; a captured stream cannot tell.
+        // Whether the device keeps up matters to the shared heap only; a captured stream cannot
+        // tell.
         let may_share = self.heap_count.load(Relaxed) > 1 && heap.is_ordinary(st);
         let tells = may_share && (!moves.is_empty() || self.is_shared(heap));
         let marked = tells.then(|| self.mark_here(want));

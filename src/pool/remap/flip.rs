@@ -37,8 +37,8 @@ impl Pool {
         Some(region)
     }
 
-    /// The same for a block that grows and lacks so many bytes: takes the run back that begins where
-    /// what is ready behind the block ends, and makes it ready. Returns whether there is one.
+    /// The same for a block that grows and lacks so many bytes: takes the run back that begins
+    /// where what is ready behind the block ends, and makes it ready. Returns whether there is one.
     pub(crate) fn flip_behind(&self, heap: &Heap, st: &mut HeapState, want: Want, at: u64, lacks: u64) -> bool {
         let Some(run) = st.learnt.memo.next(want).filter(|_| st.private.is_none()) else { return false };
         let mut core = lock(&*self.core);
@@ -64,8 +64,8 @@ impl Pool {
         found
     }
 
-    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out, if there is
-    /// one: returns its region, or else that of the run, which is ready.
+    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out, if there
+    /// is one: returns its region, or else that of the run, which is ready.
     fn bring_back(
         &self,
         core: &mut Core,

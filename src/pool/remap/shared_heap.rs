@@ -1,10 +1,10 @@
 //! The heap that all streams share: where large requests go once moving has shown that the heaps of
 //! single streams are too narrow for them.
 //!
-//! A heap of each stream's own is the quickest for work that repeats. Where nothing repeats, what is
-//! free lies in as many pieces as there are streams, and no two of them ever join: with eight
-//! streams and the same sizes and lifetimes, requests moved fifty times as many extents as with one.
-//! So once all heaps together have paid more rent than a first pass costs,
+//! A heap of each stream's own is the quickest for work that repeats. Where nothing repeats, what
+//! is free lies in as many pieces as there are streams, and no two of them ever join: with eight
+//! streams and the same sizes and lifetimes, requests moved fifty times as many extents as with
+//! one. So once all heaps together have paid more rent than a first pass costs,
 //!
 //! ```text
 //! remapped since the device was last behind > FREE * peak        (remap/economy.rs)
@@ -87,9 +87,9 @@ impl Pool {
         }
     }
 
-    /// Once nothing is shared any more: takes the extents over that a heap's own stream freed in the
-    /// shared heap, where they are. In that stream's order they are free at once, while the shared
-    /// heap waits for the device. Returns whether there were any.
+    /// Once nothing is shared any more: takes the extents over that a heap's own stream freed in
+    /// the shared heap, where they are. In that stream's order they are free at once, while the
+    /// shared heap waits for the device. Returns whether there were any.
     pub(crate) fn take_back_own(&self, heap: &Heap, st: &mut HeapState) -> bool {
         let has_some = |s: &&Heap| s.number != heap.number && s.free.load(Relaxed) >= self.page;
         let Some(shared) = self.shared_heap().filter(has_some).filter(|_| !self.has_paid_rent()) else { return false };

@@ -221,9 +221,10 @@ impl Pool {
         self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= bytes)
     }
 
-    /// Whether `heap` may use memory last used at `tag` now, with no wait, for the stream of `lane`:
-    /// everybody may have it, or it is earlier in that stream's order. Not so for a capture: its
-    /// work runs whenever and wherever the graph is launched, not behind what the stream did before.
+    /// Whether `heap` may use memory last used at `tag` now, with no wait, for the stream of
+    /// `lane`: everybody may have it, or it is earlier in that stream's order. Not so for a
+    /// capture: its work runs whenever and wherever the graph is launched, not behind what the
+    /// stream did before.
     pub(crate) fn usable(&self, tag: Tag, heap: &Heap, lane: u32) -> bool {
         self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, lane))
     }

@@ -51,8 +51,9 @@ impl CachedStream {
     };
 }
 
-/// Places of the per-thread cache. A stream without a place costs each call a question to the driver
-/// and a look into the registry, more than the rest of a hit; a place costs each thread 56 bytes.
+/// Places of the per-thread cache. A stream without a place costs each call a question to the
+/// driver and a look into the registry, more than the rest of a hit; a place costs each thread 56
+/// bytes.
 const PLACES: usize = 128;
 
 thread_local! {

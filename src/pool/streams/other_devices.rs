@@ -5,11 +5,12 @@
 //! work comes after the *relay*, a stream of the pool's device that only waits: the relay waits, on
 //! the device, for an event on the other stream, and the memory is freed in the relay's order.
 //!
-//! A use that was only announced ([`Pool::record_stream_on_other_device`]) ends when the memory is freed, so
-//! the relay waits for it then. The thread that frees may not be able to name the per-thread stream
-//! that was announced; the legacy stream of its device stands for that, which waits for all
-//! per-thread streams. Where nothing can be recorded at that time, because of a capture, the memory
-//! goes to the context and the order owes a wait for the other devices ([`Order::owe`]).
+//! A use that was only announced ([`Pool::record_stream_on_other_device`]) ends when the memory is
+//! freed, so the relay waits for it then. The thread that frees may not be able to name the
+//! per-thread stream that was announced; the legacy stream of its device stands for that, which
+//! waits for all per-thread streams. Where nothing can be recorded at that time, because of a
+//! capture, the memory goes to the context and the order owes a wait for the other devices
+//! ([`Order::owe`]).
 //!
 //! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is
 //! called under it.

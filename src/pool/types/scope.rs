@@ -67,8 +67,8 @@ pub(crate) struct Parts {
 }
 
 impl Scope {
-    /// An empty scope, to which its owner gives a number. What would join it after it is closed joins the parent, if there is one and
-    /// it is open, and so on.
+    /// An empty scope, to which its owner gives a number. What would join it after it is closed
+    /// joins the parent, if there is one and it is open, and so on.
     pub fn new(number: u64, parent: Option<Arc<Scope>>) -> Arc<Scope> {
         Scope::make(number, parent, false)
     }

@@ -1,7 +1,8 @@
 //! A store's own directory, and those that dead processes left.
 //!
 //! ```text
-//! MOUNT/gpumem-UID/guard                 locked while somebody makes a directory or looks for dead ones
+//! MOUNT/gpumem-UID/guard                 locked while somebody makes a directory, or looks
+//!                                        for dead ones
 //! MOUNT/gpumem-UID/PID-START-PLACE-R/    one store's; R is a random number
 //!                                 lock   locked while the store lives
 //!                                 N.part a write in progress

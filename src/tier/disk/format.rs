@@ -1,9 +1,11 @@
 //! What is in a file.
 //!
 //! ```text
-//! header   4 KiB      magic, kind 1, generation, length of the data, bytes of a chunk, checksum of the header
+//! header   4 KiB      magic, kind 1, generation, length of the data, bytes of a chunk,
+//!                     checksum of the header
 //! data     n x 4 KiB  chunks, one after the other; the last is filled up with zeros
-//! footer   n x 4 KiB  magic, kind 2, the same fields, number of chunks, checksum of each, checksum of the footer
+//! footer   n x 4 KiB  magic, kind 2, the same fields, number of chunks, checksum of each,
+//!                     checksum of the footer
 //! ```
 //!
 //! Numbers are little endian. Checksums are XXH3, 64 bits. A header's and a footer's are their last

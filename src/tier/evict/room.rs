@@ -92,9 +92,9 @@ impl Shared {
         }
     }
 
-    /// How many bytes have to go for what a device lacks, at least 1: of those that may be promised,
-    /// or, where they were, of memory itself; all that was free in its pool has been given back by
-    /// then. More than there can be when the limits forbid so much.
+    /// How many bytes have to go for what a device lacks, at least 1: of those that may be
+    /// promised, or, where they were, of memory itself; all that was free in its pool has been
+    /// given back by then. More than there can be when the limits forbid so much.
     fn missing(&self, device: DeviceId, lack: &Lack) -> Result<u64> {
         let (space, pool) = (self.gpu(device)?, self.pool(device)?);
         let (bytes, there) = match *lack {
@@ -114,8 +114,8 @@ impl Shared {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims as many as make up `bytes`, leaving out some, and what does not help against a lack if
-    /// one is named.
+    /// Claims as many as make up `bytes`, leaving out some, and what does not help against a lack
+    /// if one is named.
     fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
         let mut after = (0, 0);

@@ -267,8 +267,8 @@ impl<'a> Shift<'a> {
         self.finish_device(outcome).and(passed)
     }
 
-    /// Where room for what is moved comes from. What moves by itself uses nothing that was promised to
-    /// the thread that moves it.
+    /// Where room for what is moved comes from. What moves by itself uses nothing that was promised
+    /// to the thread that moves it.
     pub(super) fn draws_from(&self) -> DrawFrom<'static> {
         match self.by_itself {
             true => DrawFrom::Outside,

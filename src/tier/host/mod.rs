@@ -87,8 +87,8 @@ impl HostTier {
     /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a
     /// part of one, of 4 KiB or more. What is attached is attached to the thread. Where there is no
     /// memory, the out-of-memory policy may make room. Pins more when too little is free, which
-    /// takes its time. `OutOfMemory` when so much cannot be promised or pinned. To be called with no
-    /// lock held: policies may call back.
+    /// takes its time. `OutOfMemory` when so much cannot be promised or pinned. To be called with
+    /// no lock held: policies may call back.
     pub fn allocate<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
         self.take(node, bytes, node::Shape::Pieces, from.into())
     }

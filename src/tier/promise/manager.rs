@@ -184,7 +184,8 @@ impl Manager {
         self.hub.lock().queue.len()
     }
 
-    /// Counts an allocation. To be called with no lock held: the reservation's policy may call back.
+    /// Counts an allocation. To be called with no lock held: the reservation's policy may call
+    /// back.
     pub fn draw<'a>(
         &self,
         space: &Arc<Space>,
@@ -196,9 +197,9 @@ impl Manager {
         self.draw_once(space, from.into(), bytes, stream).map_err(|refused| refused.error)
     }
 
-    /// Counts an allocation and makes it with `allocate`, which gets the receipt. Where either finds
-    /// no memory, the out-of-memory policy decides whether to try both again. To be called with no
-    /// lock held.
+    /// Counts an allocation and makes it with `allocate`, which gets the receipt. Where either
+    /// finds no memory, the out-of-memory policy decides whether to try both again. To be called
+    /// with no lock held.
     pub fn allocate_with<'a, T>(
         &self,
         space: &Arc<Space>,
@@ -225,8 +226,8 @@ impl Manager {
         }
     }
 
-    /// Like [`Manager::allocate_with`], for what leaves memory and comes back: counted as one that a
-    /// receipt was of, in the same reservation while that lives, else outside of any.
+    /// Like [`Manager::allocate_with`], for what leaves memory and comes back: counted as one that
+    /// a receipt was of, in the same reservation while that lives, else outside of any.
     pub fn allocate_again<T>(
         &self,
         source: &Source,

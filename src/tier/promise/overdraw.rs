@@ -113,8 +113,8 @@ fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts
     }
 }
 
-/// Under the mutex. The error is what the space lacks, if it is that, and what to add to the text of
-/// [`overdrawn`].
+/// Under the mutex. The error is what the space lacks, if it is that, and what to add to the text
+/// of [`overdrawn`].
 fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, (Option<u64>, String)> {
     if account.released() {
         return Ok(None);

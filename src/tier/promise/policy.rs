@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(OutOfMemoryPolicy::Fail.allocate(SPACE, 1, 0, oom::<()>), oom());
     }
 
-    /// What it asks for is tried outside of it: making room for that may need memory of another space,
-    /// whose callback is called then as before.
+    /// What it asks for is tried outside of it: making room for that may need memory of another
+    /// space, whose callback is called then as before.
     #[test]
     fn the_try_after_an_out_of_memory_callback_is_not_inside_it() {
         let again = OutOfMemoryPolicy::Callback(Arc::new(|s: &Shortage| s.attempt == 1));

@@ -1,5 +1,5 @@
-/* Graphs of the stand-in with structures: nodes are counted by type and do nothing; a graph and its executable copies keep
- * the user objects that were tied to it. Part of libcuda.c. */
+/* Graphs of the stand-in with structures: nodes are counted by type and do nothing; a graph and
+ * its executable copies keep the user objects that were tied to it. Part of libcuda.c. */
 enum { NODE_COUNT = 64, OBJECT_COUNT = 8 };
 
 /* ---- user objects ---- */

@@ -1,18 +1,24 @@
-/* A driver library with no driver: it keeps the per-thread state that callers must leave as they found it (current
- * context, capture mode), enforces the rules that a real driver punishes with a crash or a broken capture, and fails on
- * request. Two devices. Built by tests/cuda_*.rs, in variants:
- *   -DVERSION=11040  an old driver            -DWITHOUT_MAP     lacks cuMemMap
- *   -DINIT=100       cuInit returns this      -DWITHOUT_NEWER   lacks what CUDA 12.3, 12.5 and 12.8 added
- *   -DDEVICES=0      no devices
- * With -DSTREAMS a stream's handle is the address of a pointer to a structure, handles and structures are given out again,
- * and streams can be captured. The structure has the stream's id at byte ID_AT and a word at CAPTURE_AT that is not 0 while
- * the stream is being captured; -1 leaves one out. More variants of it:
- *   -DREADABLE=n           nothing can be read beyond n bytes  -DALSO_CAPTURE_AT=n      a second such word
- *   -DSTALE                a structure given out again keeps   -DCAPTURE_OF_THE_FIRST   the word shows captures that begin
- *                          the id of its first stream                                   on a stream, not those it joins
- *   -DBLOCKING_ELSEWHERE   captures of blocking streams show   -DTO_GRAPH_ELSEWHERE     captures into a graph that is there
- *                          512 bytes further on                                         show 512 bytes further on
- *   -DWITHOUT_CAPTURES     lacks captures and graphs           -DWITHOUT_OBJECTS        lacks user objects
+/* A driver library with no driver: it keeps the per-thread state that callers must leave as they
+ * found it (current context, capture mode), enforces the rules that a real driver punishes with a
+ * crash or a broken capture, and fails on request. Two devices. Built by tests/cuda_*.rs, in
+ * variants:
+ *   -DVERSION=11040        an old driver
+ *   -DINIT=100             cuInit returns this
+ *   -DDEVICES=0            no devices
+ *   -DWITHOUT_MAP          lacks cuMemMap
+ *   -DWITHOUT_NEWER        lacks what CUDA 12.3, 12.5 and 12.8 added
+ * With -DSTREAMS a stream's handle is the address of a pointer to a structure, handles and
+ * structures are given out again, and streams can be captured. The structure has the stream's id at
+ * byte ID_AT and a word at CAPTURE_AT that is not 0 while the stream is being captured; -1 leaves
+ * one out. More variants of it:
+ *   -DREADABLE=n           nothing can be read beyond n bytes
+ *   -DALSO_CAPTURE_AT=n    a second such word
+ *   -DSTALE                a structure given out again keeps the id of its first stream
+ *   -DCAPTURE_OF_THE_FIRST the word shows captures that begin on a stream, not those it joins
+ *   -DBLOCKING_ELSEWHERE   captures of blocking streams show 512 bytes further on
+ *   -DTO_GRAPH_ELSEWHERE   captures into a graph that is there show 512 bytes further on
+ *   -DWITHOUT_CAPTURES     lacks captures and graphs
+ *   -DWITHOUT_OBJECTS      lacks user objects
  *   -DWITHOUT_REGISTER     cannot register host memory
  */
 #include <pthread.h>
@@ -158,7 +164,7 @@ code cuMemUnmap(uint64_t p, size_t n) { BEGIN; NEEDS_CONTEXT; return 0; }
 code cuMemGetAllocationGranularity(size_t *g, const struct prop *p, int o) { BEGIN; NEEDS_CONTEXT; *g = o ? 0 : 2u << 20; return 0; }
 
 #ifndef STREAMS
-/* ---- streams: handle 0x1000 * n is a stream with id n, of device 1 when n is odd, capturing when n is 8 ---- */
+/* ---- streams: handle 0x1000 * n is stream n, of device 1 when odd, capturing when 8 ---- */
 #define NEEDS_STREAM(s)                                                                                                        \
     do {                                                                                                                       \
         last_stream = (long)(s);                                                                                               \
@@ -209,7 +215,8 @@ int fake_capturing(void) { return capturing; }
 static void put(struct stream *s, long at, uint64_t word) {
     if (at >= 0) memcpy(s->structure + at, &word, sizeof word);
 }
-/* What the structure shows. A counter beside it changes in every structure when any stream is captured. */
+/* What the structure shows. A counter beside it changes in every structure when any stream is
+ * captured. */
 static void show(struct stream *s) {
     uint64_t word = (uint64_t)(uintptr_t)s->graph;
     int i;
@@ -364,7 +371,8 @@ code cuMemsetD8Async(uint64_t d, unsigned char b, size_t n, uintptr_t st) { BEGI
 code cuMemHostAlloc(ptr *p, size_t n, unsigned f) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; *p = malloc(n); return *p ? 0 : 2; }
 code cuMemFreeHost(ptr p) { BEGIN; NEEDS_CONTEXT; NEEDS_RELAXED; free(p); return 0; }
 #ifndef WITHOUT_REGISTER
-/* Registered memory must be mapped and there, and is unregistered by the address it was registered with. */
+/* Registered memory must be mapped and there, and is unregistered by the address it was
+ * registered with. */
 enum { BLOCKS = 16, PAGE = 4096 };
 static struct { char *start; size_t size; } registered[BLOCKS];
 int fake_registered(void) { int n = 0; for (int i = 0; i < BLOCKS; i++) n += registered[i].start != 0; return n; }

@@ -93,7 +93,8 @@ fn the_captured_stream_has_rules_of_its_own() {
     assert!(d.end_capture(PER_THREAD).unwrap());
 }
 
-/// A free that the legacy stream refuses has not begun: the memory is there, and can be freed afterwards.
+/// A free that the legacy stream refuses has not begun: the memory is there, and can be freed
+/// afterwards.
 #[test]
 fn a_refused_native_free_leaves_the_memory() {
     let d = eager();

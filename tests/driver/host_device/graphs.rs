@@ -161,7 +161,8 @@ fn what_a_kernel_owns_goes_with_its_graph() {
     assert_eq!(Arc::strong_count(&owned), 1);
 }
 
-/// Whether a capture that this thread begins survives `call`, which succeeds if it does and is `Capturing` if not.
+/// Whether a capture that this thread begins survives `call`, which succeeds if it does and is
+/// `Capturing` if not.
 fn survives(
     mode: CaptureMode,
     elsewhere: bool,

@@ -1,5 +1,5 @@
-//! The host device's own promises: its scheduler, its checks, the rules that CUDA has but cannot test for, and its
-//! economy. What it shares with CUDA is in `contract.rs`.
+//! The host device's own promises: its scheduler, its checks, the rules that CUDA has but cannot
+//! test for, and its economy. What it shares with CUDA is in `contract.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod addresses;

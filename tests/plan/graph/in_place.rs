@@ -3,7 +3,8 @@
 use super::{buffer_of, range, says, Small};
 use gpumem::plan::{Arena, Interval, Kind, Kinds, OpId, Place, Placement, Value, ValueId};
 
-/// `input` is made at step 0 and read last by the operation at step 1, whose output is read at step 2.
+/// `input` is made at step 0 and read last by the operation at step 1, whose output is read at step
+/// 2.
 struct Pair {
     g: Small,
     input: ValueId,
@@ -143,7 +144,8 @@ fn it_is_not_taken_where_the_input_lives_on() {
 
 #[test]
 fn an_input_at_the_last_step_still_lives_if_it_must() {
-    // Its range ends with the step in any case; only the demand tells that it must survive the operation.
+    // Its range ends with the step in any case; only the demand tells that it must survive the
+    // operation.
     for demand in 0..3 {
         let mut g = Small::default();
         let kind = if demand == 0 { Kind::Output } else { Kind::Temporary };

@@ -1,8 +1,10 @@
-//! Executes a program on the bytes that a layout gave it, and knows beside them what each value must hold.
+//! Executes a program on the bytes that a layout gave it, and knows beside them what each value
+//! must hold.
 //!
-//! Every byte holds a stamp of its own write, so one write never looks like another. Each root has memory of its own in
-//! the model, where nothing is shared; the arenas are where things can go wrong. Every operation compares what it reads,
-//! every value that must last is compared when it may last no longer.
+//! Every byte holds a stamp of its own write, so one write never looks like another. Each root has
+//! memory of its own in the model, where nothing is shared; the arenas are where things can go
+//! wrong. Every operation compares what it reads, every value that must last is compared when it
+//! may last no longer.
 
 use super::program::{Program, SharedWeight};
 use gpumem::plan::{BufferId, Interval, Layout, Lowered, Placement, Slot, ValueId};
@@ -115,7 +117,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What the caller does with values whose range he stated: fills them when they begin to live, again after gaps.
+    /// What the caller does with values whose range he stated: fills them when they begin to live,
+    /// again after gaps.
     fn fill_stated(&mut self) {
         for v in 0..self.program.values.len() {
             if self.stated_live(v, self.step) && (self.step == 0 || !self.stated_live(v, self.step - 1)) {
@@ -246,7 +249,8 @@ impl<'a> Machine<'a> {
         self.written[v] = true;
     }
 
-    /// That `v` holds what was last written to it, and that nobody wrote into the guard of its slot.
+    /// That `v` holds what was last written to it, and that nobody wrote into the guard of its
+    /// slot.
     fn check(&mut self, v: usize, why: &str) -> Checked {
         self.touch(v);
         self.reads += 1;

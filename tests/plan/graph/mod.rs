@@ -1,5 +1,5 @@
-//! The graph front end of the planner: what it derives, what it refuses, and random graphs that are executed on the bytes
-//! that it gave them.
+//! The graph front end of the planner: what it derives, what it refuses, and random graphs that are
+//! executed on the bytes that it gave them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod in_place;
@@ -18,7 +18,8 @@ mod views;
 use gpumem::plan::{Buffer, Graph, Interval, Kind, Lowered, OpId, Placement, Value, ValueId};
 use test_support::Rng;
 
-/// A graph with short words for what the tests say often. Values are named so that errors can be checked for names.
+/// A graph with short words for what the tests say often. Values are named so that errors can be
+/// checked for names.
 #[derive(Default)]
 struct Small(Graph);
 

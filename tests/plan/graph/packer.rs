@@ -1,5 +1,6 @@
-//! Valid layouts of a problem, tight and different for each random number: first fit in random order. It knows nothing of
-//! the library's solver, and is too slow for anything but small problems.
+//! Valid layouts of a problem, tight and different for each random number: first fit in random
+//! order. It knows nothing of the library's solver, and is too slow for anything but small
+//! problems.
 
 use super::Rng;
 use gpumem::plan::{ArenaUse, Buffer, Interval, Layout, LayoutStatus, Place, Problem, Slot};
@@ -12,7 +13,8 @@ struct Taken {
     live: Vec<Interval>,
 }
 
-/// A layout in which what is live together shares no byte. Panics where fixed places make that impossible.
+/// A layout in which what is live together shares no byte. Panics where fixed places make that
+/// impossible.
 pub fn pack(problem: &Problem, rng: &mut Rng) -> Layout {
     let mut taken: Vec<Taken> = Vec::new();
     for r in problem.reserved() {

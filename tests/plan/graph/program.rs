@@ -44,7 +44,8 @@ pub struct SharedWeight {
 pub struct Program {
     pub values: Vec<Val>,
     pub ops: Vec<Op>,
-    /// The operations in the order in which they are added; `None` for the order of execution, not stated.
+    /// The operations in the order in which they are added; `None` for the order of execution, not
+    /// stated.
     pub storage: Option<Vec<usize>>,
     pub extended: Vec<(usize, u64)>,
     pub pinned: Vec<usize>,
@@ -77,8 +78,8 @@ impl Program {
         })
     }
 
-    /// States all of it. Views, and which operation may be in place, are stated in an order that depends on nothing but
-    /// `rng`.
+    /// States all of it. Views, and which operation may be in place, are stated in an order that
+    /// depends on nothing but `rng`.
     pub fn build(&self, rng: &mut Rng) -> (Graph, Vec<ValueId>, Vec<OpId>) {
         let mut graph = Graph::new();
         graph.add_arena(Arena::default());
@@ -156,19 +157,22 @@ pub struct Maker<'r> {
     read_only: Vec<usize>,
     /// Roots that another plan has.
     shared: Vec<usize>,
-    /// Roots that are written in parts, and then by one operation as a whole, before which only parts are read.
+    /// Roots that are written in parts, and then by one operation as a whole, before which only
+    /// parts are read.
     partial: Vec<usize>,
     /// Parts of roots that are still to be written, each by an operation of its own.
     unwritten: Vec<usize>,
     ops: u64,
-    /// Before the names of its weights, so that two programs have none in common but those that are shared.
+    /// Before the names of its weights, so that two programs have none in common but those that are
+    /// shared.
     prefix: &'static str,
     /// The next fixed offset. No two programs have one in common.
     fixed: u64,
 }
 
 impl<'r> Maker<'r> {
-    /// A program of `ops` operations that may use the weights of another plan. `prefix` is one letter.
+    /// A program of `ops` operations that may use the weights of another plan. `prefix` is one
+    /// letter.
     pub fn make(rng: &'r mut Rng, prefix: &'static str, ops: u64, shared: &[SharedWeight]) -> Program {
         let program = Program::default();
         let fixed = u64::from(prefix.as_bytes()[0]) << 12;

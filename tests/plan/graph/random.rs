@@ -3,8 +3,8 @@
 //! Each of these changes to `src/plan/graph` makes `random_graphs_keep_what_they_need` fail:
 //! - steps from the order of adding instead of the order of execution (`schedule`);
 //! - reads of a view that do not count on its root (`uses`), or writes of one;
-//! - taking an input over that a later operation reads, that is an output or pinned, or that is extended (`can_take`),
-//!   or of which the operation reads another part (`take_in_place`);
+//! - taking an input over that a later operation reads, that is an output or pinned, or that is
+//!   extended (`can_take`), or of which the operation reads another part (`take_in_place`);
 //! - an extension, a pin or an ancestor left away; outputs that live only as long as they are read.
 
 use super::machine::Machine;
@@ -47,8 +47,8 @@ impl Seen {
     }
 }
 
-/// Every buffer lives exactly as long as something needs it, no byte has two buffers for one value, and views and what was
-/// taken in place add none.
+/// Every buffer lives exactly as long as something needs it, no byte has two buffers for one value,
+/// and views and what was taken in place add none.
 pub fn check_buffers(program: &Program, lowered: &Lowered, ids: &[ValueId], needed: &BTreeMap<BufferId, Interval>) {
     let exact = !program.keep_ancestors && program.pinned_ancestors.is_empty();
     let buffers = lowered.problem.buffers();

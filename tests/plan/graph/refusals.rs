@@ -1,4 +1,5 @@
-//! What graphs are refused, and what is said about them. Views, in place, pins and sharing have their own.
+//! What graphs are refused, and what is said about them. Views, in place, pins and sharing have
+//! their own.
 
 use super::{says, Small};
 use gpumem::plan::{Buffer, Interval, Kind, OpId, Place, Value, ValueId};

@@ -1,4 +1,5 @@
-//! Large graphs. Anything quadratic, or recursive, would not come to an end here; no time is asserted.
+//! Large graphs. Anything quadratic, or recursive, would not come to an end here; no time is
+//! asserted.
 
 use super::Small;
 use gpumem::plan::{Graph, Interval, Kind, OpId, Value, ValueId};

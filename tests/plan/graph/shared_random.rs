@@ -1,7 +1,8 @@
 //! Three random plans that share weights, executed one after another on the same arenas.
 //!
-//! Letting activations overlap what is shared (no reserved ranges, or none for weights that the plan has no value for),
-//! placing a shared value elsewhere, or forgetting what a plan shares itself makes this fail.
+//! Letting activations overlap what is shared (no reserved ranges, or none for weights that the
+//! plan has no value for), placing a shared value elsewhere, or forgetting what a plan shares
+//! itself makes this fail.
 
 use super::machine::Machine;
 use super::packer::pack;
@@ -26,7 +27,8 @@ fn plan(program: Program, rng: &mut Rng, share: impl FnOnce(&mut Graph)) -> Plan
 }
 
 impl Planned {
-    /// The weights of this plan and the guards behind them; those without a name are named so that nothing matches.
+    /// The weights of this plan and the guards behind them; those without a name are named so that
+    /// nothing matches.
     fn weights(&self) -> Vec<SharedWeight> {
         let mut found = Vec::new();
         for (v, val) in self.program.values.iter().enumerate() {

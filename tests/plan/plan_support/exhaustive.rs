@@ -9,13 +9,14 @@ pub const MOST: usize = 7;
 
 /// The smallest size of a problem in which every buffer can be in one arena only.
 ///
-/// Some order of placing each buffer at the lowest offset where it fits ends with an optimum. Take an optimum and place
-/// its movable buffers in the order of their offsets there. Each comes to lie no higher than in the optimum, by
-/// induction: of the buffers before it, those that need other bytes than it end at or below its offset in the optimum,
-/// as the two are disjoint there and the other starts no higher; they lie no higher now; and what cannot move, fixed
-/// buffers and reserved ranges, is where it is in the optimum. So its offset in the optimum, which is aligned, is still
-/// free, and the lowest free one is no higher. Gaps change nothing: they only decide who needs other bytes than whom.
-/// Arenas do not touch each other, so that one order serves all.
+/// Some order of placing each buffer at the lowest offset where it fits ends with an optimum. Take
+/// an optimum and place its movable buffers in the order of their offsets there. Each comes to lie
+/// no higher than in the optimum, by induction: of the buffers before it, those that need other
+/// bytes than it end at or below its offset in the optimum, as the two are disjoint there and the
+/// other starts no higher; they lie no higher now; and what cannot move, fixed buffers and reserved
+/// ranges, is where it is in the optimum. So its offset in the optimum, which is aligned, is still
+/// free, and the lowest free one is no higher. Gaps change nothing: they only decide who needs
+/// other bytes than whom. Arenas do not touch each other, so that one order serves all.
 pub fn optimum(problem: &Problem) -> (u64, Slots) {
     let buffers = problem.buffers();
     let only = problem.arenas().len() == 1;
@@ -50,7 +51,8 @@ fn permute(problem: &Problem, slots: Slots, rest: Vec<usize>, best: &mut Option<
     }
 }
 
-/// Small enough to try all orders, with any features; buffers that could choose an arena are bound to one.
+/// Small enough to try all orders, with any features; buffers that could choose an arena are bound
+/// to one.
 pub fn tiny(seed: u64) -> Problem {
     let rng = &mut Rng::new(seed);
     let most_buffers = if rng.one_in(8) { MOST } else { 6 };

@@ -1,5 +1,6 @@
-//! Greedy planners of others, written from their descriptions. What they do not know of is added in the simplest way:
-//! fixed buffers are placed first, reserved ranges are obstacles, guards belong to the size.
+//! Greedy planners of others, written from their descriptions. What they do not know of is added in
+//! the simplest way: fixed buffers are placed first, reserved ranges are obstacles, guards belong
+//! to the size.
 
 use super::generate::Rng;
 use super::{has_obstacles, live_at, lives, occupied, stride, together};
@@ -44,7 +45,8 @@ pub fn all(problem: &Problem) -> Vec<Result> {
     let mut results = vec![
         // The planner this one began as: "size decreasing, lowest offset among what overlaps".
         ("by size, first fit", place(problem, &by_size, Fit::First, |_| 0)),
-        // XLA's heap simulator: the better of two orders, each with the smallest chunk that is free throughout.
+        // XLA's heap simulator: the better of two orders, each with the smallest chunk that is free
+        // throughout.
         ("XLA spatial", place(problem, &by_size_and_life, Fit::Best, |_| 0)),
         ("XLA temporal", place(problem, &by_life, Fit::Best, |_| 0)),
         ("by size x life", place(problem, &by_area, Fit::First, |_| 0)),
@@ -83,8 +85,8 @@ fn by_breadth(problem: &Problem) -> Vec<usize> {
     order
 }
 
-/// Places buffers in this order, each by `fit` among what is placed already and needs other bytes; fixed ones first.
-/// `arena` is asked for buffers that are bound to none. Capacities are ignored.
+/// Places buffers in this order, each by `fit` among what is placed already and needs other bytes;
+/// fixed ones first. `arena` is asked for buffers that are bound to none. Capacities are ignored.
 pub fn place(problem: &Problem, order: &[usize], fit: Fit, mut arena: impl FnMut(usize) -> u32) -> Slots {
     let buffers = problem.buffers();
     let mut slots: Slots = vec![None; buffers.len()];
@@ -139,8 +141,8 @@ pub fn find(problem: &Problem, obstacles: &[(u64, u64)], buffer: &Buffer, fit: F
     best.map_or(free_from.next_multiple_of(stride), |(_, at)| at)
 }
 
-/// Buffers share whole objects: the smallest free one that is large enough, else the largest free one, which grows.
-/// Objects lie side by side.
+/// Buffers share whole objects: the smallest free one that is large enough, else the largest free
+/// one, which grows. Objects lie side by side.
 fn shared_objects(problem: &Problem, order: &[usize]) -> Slots {
     struct Object {
         size: u64,
@@ -152,7 +154,8 @@ fn shared_objects(problem: &Problem, order: &[usize]) -> Slots {
     for &i in order.iter().filter(|i| !problem.left_out().contains(buffers[**i].kind)) {
         let (bytes, stride) = (occupied(&buffers[i]), stride(problem, &buffers[i]));
         let free = |o: &&mut Object| !o.users.iter().any(|j| together(problem, &buffers[i], &buffers[*j]));
-        // Large enough sorts before too small; of the first the smallest, of the second the largest.
+        // Large enough sorts before too small; of the first the smallest, of the second the
+        // largest.
         let wanted = |o: &&mut Object| if o.size >= bytes { (0, o.size) } else { (1, u64::MAX - o.size) };
         match objects.iter_mut().filter(free).min_by_key(wanted) {
             Some(object) => {

@@ -1,5 +1,5 @@
-//! What the planner's tests share: problems to try, other people's greedy planners, and oracles. All of it is naive on
-//! purpose, and none of it is shared with `src/plan`.
+//! What the planner's tests share: problems to try, other people's greedy planners, and oracles.
+//! All of it is naive on purpose, and none of it is shared with `src/plan`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod exhaustive;
@@ -38,8 +38,8 @@ pub fn with_capacity(problem: &Problem, capacity: u64) -> Problem {
     problem
 }
 
-/// A problem of one arena by one of the generators: small ones mostly, up to about `most` buffers, with features that
-/// the greedy planners can place in half of the cases.
+/// A problem of one arena by one of the generators: small ones mostly, up to about `most` buffers,
+/// with features that the greedy planners can place in half of the cases.
 pub fn any_problem(seed: u64, most: usize) -> Problem {
     let mut rng = Rng::new(seed);
     let count = rng.magnitude(most as u64) as usize;
@@ -132,8 +132,8 @@ pub fn accounted(problem: &Problem, slots: Vec<Option<Slot>>) -> Layout {
     }
 }
 
-/// The largest sum over `buffers` and the reserved ranges of an arena, or of all, at one step. It can only be at a step
-/// where something begins.
+/// The largest sum over `buffers` and the reserved ranges of an arena, or of all, at one step. It
+/// can only be at a step where something begins.
 pub fn most_live(problem: &Problem, buffers: &[&Buffer], arena: Option<u32>) -> u64 {
     let starts = buffers.iter().flat_map(|b| lives(b)).map(|(lower, _)| lower);
     let mut steps: Vec<Step> = starts.chain(problem.reserved().iter().map(|r| r.during.lower)).collect();

@@ -1,4 +1,5 @@
-//! The verifier's oracle: everything that a layout promises, checked by painting every byte at every step.
+//! The verifier's oracle: everything that a layout promises, checked by painting every byte at
+//! every step.
 
 use super::{live_at, stride};
 use gpumem::plan::{Layout, LayoutStatus, Place, Problem, Step};

@@ -1,5 +1,5 @@
-//! What `plan::report` and `plan::svg` say about a layout, against the layout itself: text compared in full, pictures
-//! read back as XML and turned from pixels into steps and bytes again.
+//! What `plan::report` and `plan::svg` say about a layout, against the layout itself: text compared
+//! in full, pictures read back as XML and turned from pixels into steps and bytes again.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

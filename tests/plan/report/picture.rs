@@ -285,7 +285,8 @@ fn a_picture_of_20000_buffers_shows_them_all_and_stays_small() {
         let middle = (b.lower + b.upper) as f64 / 2.0;
         let x = frame.x + (middle - frame.lower) / (frame.upper - frame.lower) * frame.w;
         let y = frame.y + frame.h - (slot.unwrap().offset as f64 + b.size as f64 / 2.0) / frame.bytes * frame.h;
-        // What covers less than a hundredth of each of the four cells of 2 by 2 pixels where it lies may be left out.
+        // What covers less than a hundredth of each of the four cells of 2 by 2 pixels where it
+        // lies may be left out.
         let wide = ((b.upper - b.lower) as f64 / (frame.upper - frame.lower) * frame.w).min(2.0);
         if b.size as f64 / frame.bytes * frame.h * wide > 4.0 * 0.04 {
             let at = |r: &&[f64; 4]| r[0] - 0.02 <= x && x <= r[2] + 0.02 && r[1] - 0.02 <= y && y <= r[3] + 0.02;
@@ -298,7 +299,8 @@ fn a_picture_of_20000_buffers_shows_them_all_and_stays_small() {
 
 #[test]
 fn the_worst_picture_is_a_few_mebibytes() {
-    // More pieces than are drawn alone or together, each of them visible, with names that grow when they are escaped.
+    // More pieces than are drawn alone or together, each of them visible, with names that grow when
+    // they are escaped.
     let name = "\"&".repeat(200);
     let p = problem((0..40_000u64).map(|i| named(&name, 1 + i % 3, i % 250, i % 250 + 1)));
     let offsets: Vec<u64> = (0..40_000u64).map(|i| i / 250 * 3).collect();

@@ -1,4 +1,5 @@
-//! Memory that one stream allocates and another one frees: when it comes back, and what is asked and mapped meanwhile.
+//! Memory that one stream allocates and another one frees: when it comes back, and what is asked
+//! and mapped meanwhile.
 
 use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE};
 use gpumem::base::size::{KIB, MIB};
@@ -51,8 +52,8 @@ fn what_is_special_is_no_hit_on_another_stream_either() {
     rig.close();
 }
 
-/// Each marker of the freeing stream is asked about when the next one is recorded, so that what it has passed is ready, and
-/// joined with its neighbours, before anybody is short of memory.
+/// Each marker of the freeing stream is asked about when the next one is recorded, so that what it
+/// has passed is ready, and joined with its neighbours, before anybody is short of memory.
 #[test]
 fn what_the_freeing_stream_has_passed_is_ready_before_it_is_asked_for() {
     let rig = Rig::new(checked(GIB_DEVICE), PoolOptions::default());
@@ -71,8 +72,8 @@ fn what_the_freeing_stream_has_passed_is_ready_before_it_is_asked_for() {
     rig.close();
 }
 
-/// A request that two streams stand in the way of waits for both, as long as they have markers and enough waits: nothing is
-/// mapped when the first of them is done.
+/// A request that two streams stand in the way of waits for both, as long as they have markers and
+/// enough waits: nothing is mapped when the first of them is done.
 #[test]
 fn a_request_waits_until_it_fits_while_more_is_on_its_way() {
     let mut waited = 0;

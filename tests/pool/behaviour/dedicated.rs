@@ -140,7 +140,8 @@ fn freed_dedicated_memory_stays_mapped_until_the_device_is_done_with_it() {
     }
 }
 
-/// NCCL and others keep what they know of such memory by its addresses, for a while after it is freed.
+/// NCCL and others keep what they know of such memory by its addresses, for a while after it is
+/// freed.
 #[test]
 fn addresses_of_single_handles_are_not_handed_out_again_soon() {
     for flags in [AllocFlags::SINGLE_HANDLE, AllocFlags::EXPORTABLE] {

@@ -149,7 +149,8 @@ fn without_the_pool_the_driver_serves_every_request() {
     assert_eq!(host.mem_info(D).unwrap().free, GIB);
 }
 
-/// A free of what is not live, before anything was allocated, counts, and leaves the limit as it is.
+/// A free of what is not live, before anything was allocated, counts, and leaves the limit as it
+/// is.
 #[test]
 fn without_the_pool_a_stray_free_keeps_the_limit() {
     let (_host, ctx) = context(2, Config { pool: false, limit: Limit::Bytes(8 * MIB), ..Config::default() });
@@ -161,7 +162,8 @@ fn without_the_pool_a_stray_free_keeps_the_limit() {
     assert_eq!([unknown(0), unknown(1)], [(1, 8 * MIB), (0, 8 * MIB)]);
 }
 
-/// The driver's own allocator has no memory of these kinds: they are refused, not given as plain memory.
+/// The driver's own allocator has no memory of these kinds: they are refused, not given as plain
+/// memory.
 #[test]
 fn without_the_pool_there_are_no_exports_nor_guards() {
     let (_host, ctx) = context(1, Config { pool: false, ..Config::default() });
@@ -220,7 +222,8 @@ fn without_the_pool_each_device_has_its_counters_and_its_limit() {
     assert!(host.reports().is_empty());
 }
 
-/// What a stream of another device may still write waits for that device, also while another thread is waiting for it.
+/// What a stream of another device may still write waits for that device, also while another thread
+/// is waiting for it.
 #[test]
 fn a_wait_for_another_device_counts_once_it_has_ended() {
     let host = HostDriver::new(HostOptions { devices: 2, ..late(3, GIB) }).unwrap();

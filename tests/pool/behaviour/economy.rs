@@ -1,4 +1,5 @@
-//! Moving memory or mapping more: what a workload that never repeats earns, and one that repeats does not.
+//! Moving memory or mapping more: what a workload that never repeats earns, and one that repeats
+//! does not.
 
 use crate::pool_support::{checked, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
@@ -29,7 +30,8 @@ impl Work {
             let old = self.live.len().checked_sub(1).map(|most| self.rng.usize(..=most));
             match old {
                 Some(i) if self.bytes > PEAK || self.rng.u8(..) < 8 => self.end_one(i),
-                // A block grows as a list does that is concatenated: a new one, and then the old one goes.
+                // A block grows as a list does that is concatenated: a new one, and then the old
+                // one goes.
                 Some(i) if self.rng.u8(..) >= 13 => {
                     let size = self.live[i].1;
                     let size =
@@ -68,7 +70,8 @@ fn tight() -> PoolOptions {
     PoolOptions { earned_permille: 0, finer: true, ..PoolOptions::default() }
 }
 
-/// A limit that leaves as much as is live is no reason to move memory for ever, however large the device is.
+/// A limit that leaves as much as is live is no reason to move memory for ever, however large the
+/// device is.
 #[test]
 fn a_limit_leaves_its_own_part_to_others_and_not_the_devices() {
     let [mut limited, mut free] = [2 * PEAK, 0].map(|limit| {
@@ -95,8 +98,8 @@ fn what_never_repeats_moves_less_and_less() {
     assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
 }
 
-/// A queue of blocks up to 1 GiB remaps an extent for every request or two, however long it goes on, with the slack that is
-/// enough for others.
+/// A queue of blocks up to 1 GiB remaps an extent for every request or two, however long it goes
+/// on, with the slack that is enough for others.
 #[test]
 fn a_burden_that_stays_is_relieved() {
     let live_at_most = 16 * GIB;
@@ -165,8 +168,8 @@ fn what_repeats_stays_as_tight_as_it_was() {
     assert_eq!(mapped[0], mapped[1]);
 }
 
-/// On a device that is nearly full nothing is bought: hardly more is mapped than by a pool that never buys, or than leaves
-/// the reserve. Nothing fails that a tight pool has room for.
+/// On a device that is nearly full nothing is bought: hardly more is mapped than by a pool that
+/// never buys, or than leaves the reserve. Nothing fails that a tight pool has room for.
 #[test]
 fn a_full_device_is_left_its_reserve() {
     let device = PEAK + PEAK / 4;
@@ -176,13 +179,14 @@ fn a_full_device_is_left_its_reserve() {
         w.play(30_000);
     }
     let mapped = [&auto, &never, &tight].map(|w| w.rig.pool.stats().peak_mapped);
-    // What is needed is mapped whatever the reserve, and the coarse extents of a heap that has bought strand more.
+    // What is needed is mapped whatever the reserve, and the coarse extents of a heap that has
+    // bought strand more.
     assert!(mapped[0] <= mapped[1].max(device - device / 16) + 128 * MIB, "{mapped:?}");
     assert!(mapped[2] < mapped[0], "{mapped:?}");
 }
 
-/// Buffers are made on one stream and freed on the next, so that heaps have their peaks at different times. What is mapped
-/// follows what is live together, and not what each heap has had.
+/// Buffers are made on one stream and freed on the next, so that heaps have their peaks at
+/// different times. What is mapped follows what is live together, and not what each heap has had.
 #[test]
 fn heaps_share_one_budget() {
     let (mut mapped, mut peaks) = (0, 0);

@@ -246,7 +246,8 @@ fn the_counters_add_up() {
         assert_eq!(st.live, usable, "live is what was handed out");
         let slack = b.live + b.slabs + b.dedicated - st.live;
         assert!(slack <= b.slabs);
-        // Freed dedicated memory is mapped until it is buried; zombies are not counted, their memory is elsewhere.
+        // Freed dedicated memory is mapped until it is buried; zombies are not counted, their
+        // memory is elsewhere.
         let graves = st.mapped - (st.live + slack + st.free + st.waiting);
         assert!(graves + st.zombies == b.zombies, "{st:?} {b:?}");
         assert_eq!(st.reserved, st.holes + st.zombies + st.mapped);
@@ -259,8 +260,8 @@ fn the_counters_add_up() {
     rig.close();
 }
 
-/// At the limit, free memory of a stream that rests and that nothing can move serves others as it is, however often others
-/// asked in vain before; it is neither refused nor given back first.
+/// At the limit, free memory of a stream that rests and that nothing can move serves others as it
+/// is, however often others asked in vain before; it is neither refused nor given back first.
 #[test]
 fn a_free_block_of_a_resting_stream_serves_at_the_limit() {
     for vain in [0, 40] {

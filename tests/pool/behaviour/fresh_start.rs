@@ -8,8 +8,8 @@ use gpumem::pool::PoolOptions;
 
 const ROUNDS: usize = 60;
 
-/// Blocks of any size up to 30 pages, a third of them freed, until something of 90 pages fits only if it is put together; then all
-/// are freed. Checks every block.
+/// Blocks of any size up to 30 pages, a third of them freed, until something of 90 pages fits only
+/// if it is put together; then all are freed. Checks every block.
 fn work(rig: &Rig, s: StreamHandle, rng: &mut fastrand::Rng) {
     let mut live: Vec<(u64, u64)> = Vec::new();
     let malloc = |size: u64, live: &mut Vec<(u64, u64)>| {
@@ -34,8 +34,8 @@ fn work(rig: &Rig, s: StreamHandle, rng: &mut fastrand::Rng) {
     live.into_iter().for_each(free);
 }
 
-/// Mapping calls in each round of work whose seed is that round's of `seeds`; and what is mapped for it in the end. A block of so
-/// many pages is live all the time.
+/// Mapping calls in each round of work whose seed is that round's of `seeds`; and what is mapped
+/// for it in the end. A block of so many pages is live all the time.
 fn calls(seeds: impl Fn(usize) -> u64, stays: u64) -> (Vec<usize>, u64) {
     let rig = Rig::new(checked(8 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
     let s = rig.stream();
@@ -108,8 +108,9 @@ fn work_that_repeats_beside_what_stays_maps_nothing_again() {
     }
 }
 
-/// Starting afresh has everything mapped again where the next round asks for other sizes: it must become rare. Then the heap maps
-/// hardly more, in two thirds of the rounds, than one that never runs low.
+/// Starting afresh has everything mapped again where the next round asks for other sizes: it must
+/// become rare. Then the heap maps hardly more, in two thirds of the rounds, than one that never
+/// runs low.
 #[test]
 fn work_that_never_repeats_is_seldom_mapped_again() {
     let seeds = |round| round as u64;

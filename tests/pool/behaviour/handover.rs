@@ -1,4 +1,5 @@
-//! What a heap does for the next stream at a handle, and what many streams and markers leave behind.
+//! What a heap does for the next stream at a handle, and what many streams and markers leave
+//! behind.
 
 use crate::pool_support::{checked, request, Rig, D, PAGE};
 use gpumem::base::size::{GIB, MIB};
@@ -21,8 +22,8 @@ fn hand_over(rig: &Rig, old: StreamHandle) -> StreamHandle {
     new
 }
 
-/// The old stream left nothing that waits, so no marker of the context is recorded at once; but the new stream's frees
-/// must settle one day.
+/// The old stream left nothing that waits, so no marker of the context is recorded at once; but the
+/// new stream's frees must settle one day.
 #[test]
 fn frees_of_the_next_stream_settle_too() {
     let mapped = [false, true].map(|changes_hands| {
@@ -60,7 +61,8 @@ fn the_next_stream_uses_the_stock_of_the_last() {
         blocks.iter().skip(1).step_by(2).for_each(|&p| rig.free(p, s));
         rig.free(large, s);
         rig.sync();
-        // A stream does not find its predecessor's runs again, so after three times that has not paid, and occasions pass.
+        // A stream does not find its predecessor's runs again, so after three times that has not
+        // paid, and occasions pass.
         assert!(round > 2 || rig.pool.stats().stock > 0, "the heap has started afresh");
         mapped.push(rig.mapped());
         s = hand_over(&rig, s);
@@ -85,8 +87,8 @@ fn events_do_not_pile_up() {
     assert!(count(Call::EventCreate) <= 16, "{} events", count(Call::EventCreate));
 }
 
-/// While a trim is giving an extent of the stock back, others empty the stock, and extents that are made later have the
-/// numbers of those it has yet to look at.
+/// While a trim is giving an extent of the stock back, others empty the stock, and extents that are
+/// made later have the numbers of those it has yet to look at.
 #[test]
 fn a_trim_releases_the_extents_it_saw_and_no_others() {
     let rig = Rig::new(checked(GIB), pages());
@@ -144,8 +146,8 @@ fn old_addresses_make_room() {
     rig.pool.validate().unwrap();
 }
 
-/// What a workload has taught a heap about extents is gone once all of its memory is: the next workload does not start with
-/// extents as small as the last one came to need.
+/// What a workload has taught a heap about extents is gone once all of its memory is: the next
+/// workload does not start with extents as small as the last one came to need.
 #[test]
 fn a_full_trim_forgets_the_grain() {
     let rig = Rig::new(checked(8 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });

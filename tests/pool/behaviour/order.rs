@@ -295,8 +295,8 @@ fn threads_that_come_and_go_share_what_their_streams_leave_behind() {
     rig.close();
 }
 
-/// CUDA before 12.5 has no context markers: what only they can settle waits until memory is short, and then for the whole
-/// device.
+/// CUDA before 12.5 has no context markers: what only they can settle waits until memory is short,
+/// and then for the whole device.
 #[test]
 fn a_driver_without_context_markers_waits_for_the_device_before_memory_runs_out() {
     for seed in 0..20 {
@@ -305,7 +305,8 @@ fn a_driver_without_context_markers_waits_for_the_device_before_memory_runs_out(
         rig.fault.set_rule(Some(no_markers));
         let mut synced = 0;
         for round in 0..6 {
-            // The handle comes back each time, and so does the memory that only the context can settle.
+            // The handle comes back each time, and so does the memory that only the context can
+            // settle.
             let s = rig.stream();
             let p = rig.malloc(40 * MIB, s);
             rig.fill(s, p, 40 * MIB, round);

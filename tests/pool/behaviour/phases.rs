@@ -15,8 +15,8 @@ fn work(streams: usize, device: u64) -> Work {
     w
 }
 
-/// So many blocks of 1 MiB to `largest` that end at random, at most `peak` bytes of them at a time. What is refused is left
-/// out.
+/// So many blocks of 1 MiB to `largest` that end at random, at most `peak` bytes of them at a time.
+/// What is refused is left out.
 fn play(w: &mut Work, blocks: u32, largest: u64, peak: u64) {
     for _ in 0..blocks {
         let size = (MIB as f64 * ((largest / MIB) as f64).powf(w.rng.f64())) as u64;
@@ -33,7 +33,8 @@ fn play(w: &mut Work, blocks: u32, largest: u64, peak: u64) {
     }
 }
 
-/// Memory that was given back for being unused is not mapped again for less work, whatever there was once.
+/// Memory that was given back for being unused is not mapped again for less work, whatever there
+/// was once.
 #[test]
 fn a_peak_that_is_past_excuses_nothing() {
     for streams in [1, 4] {
@@ -130,7 +131,8 @@ fn a_small_neighbour_makes_nothing_move() {
     w.rig.close();
 }
 
-/// What streams have left in stock when they took turns serves all of them, though none of them frees any more.
+/// What streams have left in stock when they took turns serves all of them, though none of them
+/// frees any more.
 #[test]
 fn streams_in_turns_need_no_more_than_one() {
     let mut w = work(1, 64 * GIB);

@@ -1,4 +1,5 @@
-//! The quick list: freed blocks that wait for a request of their size are as free as any other memory.
+//! The quick list: freed blocks that wait for a request of their size are as free as any other
+//! memory.
 
 use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::{GIB, KIB, MIB};
@@ -58,8 +59,8 @@ fn what_was_just_freed_counts_as_free_serves_other_streams_and_goes_with_a_trim(
     rig.close();
 }
 
-/// What is left of the last block joins the rest when a heap that has moved memory runs empty, as it may start afresh then; once
-/// that is done, it may run empty as often as it likes.
+/// What is left of the last block joins the rest when a heap that has moved memory runs empty, as
+/// it may start afresh then; once that is done, it may run empty as often as it likes.
 #[test]
 fn a_block_comes_back_to_a_heap_that_runs_empty_again_without_having_moved_anything() {
     let options = PoolOptions { slack_floor: 0, limit: 64 * PAGE, ..PoolOptions::default() };
@@ -74,7 +75,8 @@ fn a_block_comes_back_to_a_heap_that_runs_empty_again_without_having_moved_anyth
     blocks.into_iter().for_each(|p| rig.free(p, s));
 
     for _ in 0..3 {
-        // Both in what was put together; joined, that would be more than the many places of one page for the smaller.
+        // Both in what was put together; joined, that would be more than the many places of one
+        // page for the smaller.
         let (p, q) = (rig.malloc(5 * MIB / 2, s), rig.malloc(MIB, s));
         assert_eq!(q, p + 5 * MIB / 2);
         rig.free(p, s);
@@ -86,7 +88,8 @@ fn a_block_comes_back_to_a_heap_that_runs_empty_again_without_having_moved_anyth
     rig.close();
 }
 
-/// The block freed last by the old stream is what the new one asks for first; what it was used for is still running.
+/// The block freed last by the old stream is what the new one asks for first; what it was used for
+/// is still running.
 #[test]
 fn a_reused_handle_does_not_hit_what_the_old_stream_freed_last() {
     for size in [64 * KIB + 1, 3 * MIB, 17 * MIB] {
@@ -133,8 +136,8 @@ fn a_block_grows_into_what_was_just_freed_behind_it() {
     rig.close();
 }
 
-/// A block that keeps more than its size needs, because another use of it was recorded when it shrank, is not handed out
-/// whole for that size.
+/// A block that keeps more than its size needs, because another use of it was recorded when it
+/// shrank, is not handed out whole for that size.
 #[test]
 fn a_shrunk_block_that_kept_its_tail_is_cut_when_it_comes_back() {
     let rig = Rig::small();
@@ -188,8 +191,8 @@ fn gaps(start: u64, live: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// A list that kept blocks apart would make the largest gap smaller than what lies between live blocks. Fails when
-    /// `take_region` in `src/pool/heap/state.rs` does not tidy.
+    /// A list that kept blocks apart would make the largest gap smaller than what lies between live
+    /// blocks. Fails when `take_region` in `src/pool/heap/state.rs` does not tidy.
     #[test]
     fn other_sizes_see_free_memory_joined_whatever_was_freed_last(steps in vec(step(), 1..120)) {
         // One run. Whoever does not find room in it maps more, which is seen.

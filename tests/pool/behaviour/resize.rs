@@ -119,7 +119,8 @@ fn a_failed_realloc_leaves_the_old_block_whole() {
     rig.close();
 }
 
-/// Shrinking gives the tail back to the block's own stream; another stream that uses the block may not be done with it.
+/// Shrinking gives the tail back to the block's own stream; another stream that uses the block may
+/// not be done with it.
 #[test]
 fn the_tail_of_a_shrunk_block_waits_for_recorded_streams() {
     for seed in 0..20 {

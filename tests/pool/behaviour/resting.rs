@@ -133,7 +133,8 @@ fn a_stream_that_comes_later_takes_over_from_one_that_rests() {
     rig.close();
 }
 
-/// Streams and the device are waited for late and in any order: nobody gets memory that is still in use, which the device checks.
+/// Streams and the device are waited for late and in any order: nobody gets memory that is still in
+/// use, which the device checks.
 #[test]
 fn what_a_sync_settles_is_done() {
     for seed in 0..20 {

@@ -1,4 +1,5 @@
-//! Requests when nothing more can be mapped: each finds what there is, in whichever heap, and the counters say so before.
+//! Requests when nothing more can be mapped: each finds what there is, in whichever heap, and the
+//! counters say so before.
 
 use crate::pool_support::{checked, request, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
@@ -6,7 +7,8 @@ use gpumem::base::{Status, StreamHandle};
 use gpumem::pool::PoolOptions;
 use test_support::Rng;
 
-/// A pool of three streams with a few allocations and many gaps, its device idle, that may map nothing more.
+/// A pool of three streams with a few allocations and many gaps, its device idle, that may map
+/// nothing more.
 fn full(seed: u64) -> (Rig, Vec<StreamHandle>, Vec<u64>) {
     let rig = Rig::new(checked(4 * GIB), PoolOptions { wait: seed.is_multiple_of(2), ..PoolOptions::default() });
     let streams: Vec<StreamHandle> = (0..3).map(|_| rig.stream()).collect();
@@ -32,9 +34,9 @@ fn full(seed: u64) -> (Rig, Vec<StreamHandle>, Vec<u64>) {
     (rig, streams, live)
 }
 
-/// `largest_without_growth` is what any stream gets, one that had nothing before, too, whether or not anybody has looked yet
-/// if the device is done with what was freed. And a stream that had nothing gets no more, unless it is by the rounding of
-/// sizes to pages.
+/// `largest_without_growth` is what any stream gets, one that had nothing before, too, whether or
+/// not anybody has looked yet if the device is done with what was freed. And a stream that had
+/// nothing gets no more, unless it is by the rounding of sizes to pages.
 #[test]
 fn the_largest_request_without_growth_is_met_on_every_stream() {
     for seed in 0..120 {
@@ -57,8 +59,8 @@ fn the_largest_request_without_growth_is_met_on_every_stream() {
     }
 }
 
-/// A small object is met out of another heap's gap, although that lends no slab; so is one whose slab would be larger than what
-/// is left. Refusals are counted once each.
+/// A small object is met out of another heap's gap, although that lends no slab; so is one whose
+/// slab would be larger than what is left. Refusals are counted once each.
 #[test]
 fn a_small_object_needs_no_slab() {
     let rig = Rig::new(checked(GIB), PoolOptions { limit: 2 * MIB, ..PoolOptions::default() });
@@ -75,8 +77,8 @@ fn a_small_object_needs_no_slab() {
     rig.close();
 }
 
-/// An error for lack of memory names the way out that helps: finer extents where enough is free beside live blocks, more
-/// room under the limit where there is a limit.
+/// An error for lack of memory names the way out that helps: finer extents where enough is free
+/// beside live blocks, more room under the limit where there is a limit.
 #[test]
 fn an_error_says_whether_memory_is_stranded() {
     for finer in [false, true] {

@@ -1,4 +1,5 @@
-//! The heap that all streams share: what never repeats on several streams costs what it does on one.
+//! The heap that all streams share: what never repeats on several streams costs what it does on
+//! one.
 
 use crate::pool_support::{checked, late, request, Rig, D};
 use gpumem::base::size::{GIB, MIB};
@@ -18,7 +19,8 @@ pub struct Work {
     pub bytes: u64,
     pub turn: usize,
     pub rng: fastrand::Rng,
-    /// Streams that hold the device back: the work of an allocation begins so many allocations later.
+    /// Streams that hold the device back: the work of an allocation begins so many allocations
+    /// later.
     behind: Vec<StreamHandle>,
 }
 
@@ -131,8 +133,8 @@ fn streams_whose_own_memory_does_share_nothing() {
     assert!(!rig.pool.has_shared_heap());
 }
 
-/// A device that is some allocations behind the host, as it is where kernels run, has not passed what one stream has freed
-/// when another asks; each stream has its own back at once.
+/// A device that is some allocations behind the host, as it is where kernels run, has not passed
+/// what one stream has freed when another asks; each stream has its own back at once.
 #[test]
 fn nothing_is_shared_while_the_device_is_behind() {
     let mut w = Work::new(3, checked(DEVICE));
@@ -145,7 +147,8 @@ fn nothing_is_shared_while_the_device_is_behind() {
     assert!(!w.rig.pool.has_shared_heap());
 }
 
-/// When the device falls behind, a stream has back at once what it freed in the shared heap, in pieces for whatever it wants.
+/// When the device falls behind, a stream has back at once what it freed in the shared heap, in
+/// pieces for whatever it wants.
 #[test]
 fn what_a_stream_freed_in_the_shared_heap_is_in_its_order() {
     let mut w = Work::new(3, late(7, DEVICE));
@@ -163,7 +166,8 @@ fn what_a_stream_freed_in_the_shared_heap_is_in_its_order() {
     assert!(mapped <= PEAK * 3 / 2, "{mapped} bytes mapped");
 }
 
-/// The same while several streams work, with blocks that a second stream used: nobody gets what another may still be using.
+/// The same while several streams work, with blocks that a second stream used: nobody gets what
+/// another may still be using.
 #[test]
 fn what_comes_back_from_the_shared_heap_is_nobody_elses() {
     let mut w = Work::new(3, late(9, DEVICE));
@@ -193,7 +197,8 @@ fn what_comes_back_from_the_shared_heap_is_nobody_elses() {
     assert_eq!(host.take_reports(), vec![]);
 }
 
-/// Freed in the shared heap, memory is the freeing stream's at once and every other stream's when the device has passed it.
+/// Freed in the shared heap, memory is the freeing stream's at once and every other stream's when
+/// the device has passed it.
 #[test]
 fn shared_memory_is_handed_on_in_order() {
     let mut w = Work::new(4, late(3, DEVICE));
@@ -228,7 +233,8 @@ fn a_shared_block_is_resized_where_it_is() {
         let (p, size, stream) = w.live[i];
         let other = w.streams[(i + 1) % 4];
         host.launch(D, stream, Kernel::write_pattern("old", p..p + size, 1, 64 * MIB)).unwrap();
-        // In the order of the stream that it was used on: what it gives back is for that stream at first.
+        // In the order of the stream that it was used on: what it gives back is for that stream at
+        // first.
         let q = w.rig.pool.realloc(p, size / 2, stream).unwrap();
         stayed += usize::from(p == q);
         w.live[i] = (q, size / 2, stream);
@@ -247,7 +253,8 @@ fn a_shared_block_is_resized_where_it_is() {
     assert!(stayed > count / 2, "{stayed} of {count} stayed where they were");
 }
 
-/// A request that does not fit is refused as one of a stream's own heap is, and all free memory serves it first.
+/// A request that does not fit is refused as one of a stream's own heap is, and all free memory
+/// serves it first.
 #[test]
 fn the_shared_heap_gives_everything_before_a_request_fails() {
     let mut w = Work::new(4, checked(DEVICE));
@@ -266,8 +273,8 @@ fn the_shared_heap_gives_everything_before_a_request_fails() {
     assert_eq!(w.rig.mapped(), 0);
 }
 
-/// Where the device lags, streams take back at once what they have freed, as they do without a shared heap: what is mapped
-/// follows what is live.
+/// Where the device lags, streams take back at once what they have freed, as they do without a
+/// shared heap: what is mapped follows what is live.
 #[test]
 fn what_is_mapped_does_not_grow_with_the_lag_of_the_device() {
     let mut w = Work::new(3, late(5, DEVICE));
@@ -278,12 +285,13 @@ fn what_is_mapped_does_not_grow_with_the_lag_of_the_device() {
     }
     w.play(400);
     let mapped = w.rig.pool.stats().peak_mapped;
-    // Nothing that was freed in the shared heap comes back but to its own stream: 3.4 times the peak if it were used all the
-    // same.
+    // Nothing that was freed in the shared heap comes back but to its own stream: 3.4 times the
+    // peak if it were used all the same.
     assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
 }
 
-/// The same while no marker of the context can be recorded, on streams that have taken others' handles, which need one.
+/// The same while no marker of the context can be recorded, on streams that have taken others'
+/// handles, which need one.
 #[test]
 fn what_is_mapped_does_not_grow_while_something_is_captured() {
     let mut w = Work::new(3, checked(DEVICE));
@@ -301,7 +309,8 @@ fn what_is_mapped_does_not_grow_while_something_is_captured() {
     assert!(mapped <= 2 * PEAK, "{mapped} bytes mapped");
 }
 
-/// At the limit, with gaps of up to 24 MiB between blocks that live on in the extents around them: what cannot be moved is lent.
+/// At the limit, with gaps of up to 24 MiB between blocks that live on in the extents around them:
+/// what cannot be moved is lent.
 #[test]
 fn a_request_fails_only_when_nothing_free_holds_it() {
     let mut w = Work::new(4, checked(DEVICE));
@@ -322,7 +331,8 @@ fn a_request_fails_only_when_nothing_free_holds_it() {
     w.rig.pool.validate().unwrap();
 }
 
-/// What a stream takes back while it waits leaves an entry in the waiting list: `validate` bounds how many.
+/// What a stream takes back while it waits leaves an entry in the waiting list: `validate` bounds
+/// how many.
 #[test]
 fn a_stream_far_ahead_that_takes_its_own_back_leaves_no_trail() {
     let mut w = Work::new(4, late(7, DEVICE));

@@ -1,5 +1,5 @@
-//! A flip's work is spread over the calls in front of it and behind it. Where that work is done decides nothing: not what is handed out,
-//! and not what is mapped.
+//! A flip's work is spread over the calls in front of it and behind it. Where that work is done
+//! decides nothing: not what is handed out, and not what is mapped.
 
 use crate::pool_support::{checked, Rig, PAGE};
 use gpumem::base::size::{GIB, KIB};
@@ -15,7 +15,8 @@ enum Op {
     Free(usize),
 }
 
-/// Small objects, large blocks of any size up to a few pages, and some of many pages, which soon find no room in one piece.
+/// Small objects, large blocks of any size up to a few pages, and some of many pages, which soon
+/// find no room in one piece.
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         1 => (1u64..64 * KIB).prop_map(Op::Malloc),
@@ -29,8 +30,9 @@ fn op() -> impl Strategy<Value = Op> {
 /// Bytes that live at once.
 const MOST: u64 = 60 * PAGE;
 
-/// Plays the operations, several times over, from an empty live set each time. Returns where everything was put, from the first
-/// block on, and how many stitches and flips that took. `between` is called between any two operations with some live block.
+/// Plays the operations, several times over, from an empty live set each time. Returns where
+/// everything was put, from the first block on, and how many stitches and flips that took.
+/// `between` is called between any two operations with some live block.
 fn play(ops: &[Op], passes: usize, grain: u64, between: impl Fn(&Rig, Option<u64>)) -> (Vec<u64>, u64, u64) {
     let options = PoolOptions {
         first_extent: grain,
@@ -87,7 +89,8 @@ fn check(rig: &Rig, s: StreamHandle, p: u64, size: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Asking about a pointer has everything done that is left to do, and what was found ahead forgotten.
+    /// Asking about a pointer has everything done that is left to do, and what was found ahead
+    /// forgotten.
     #[test]
     fn when_a_flips_work_is_done_decides_nothing(ops in vec(op(), 60..240), large in any::<bool>()) {
         let grain = if large { 4 * PAGE } else { PAGE };

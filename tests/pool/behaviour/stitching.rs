@@ -29,8 +29,8 @@ fn counted(rig: &Rig, f: impl FnOnce()) -> [u64; 5] {
     MAPPING.map(|kind| made.iter().filter(|&&c| c == kind).count() as u64)
 }
 
-/// A sequence that needs stitches: blocks of changing sizes come and go, all are gone at the end. Each is written when it
-/// comes and read when it goes.
+/// A sequence that needs stitches: blocks of changing sizes come and go, all are gone at the end.
+/// Each is written when it comes and read when it goes.
 fn churn(rig: &Rig, s: StreamHandle, seed: u64, steps: u64, most: u64) {
     let mut rng = Rng::new(seed);
     let mut next = |below: u64| rng.below(below);
@@ -76,7 +76,8 @@ fn what_repeats_is_stitched_once() {
     rig.close();
 }
 
-/// What is free at the start of a span is continued in front, where a live block follows it: only what is missing moves.
+/// What is free at the start of a span is continued in front, where a live block follows it: only
+/// what is missing moves.
 #[test]
 fn a_run_goes_in_front_of_what_is_free_there() {
     let rig = Rig::new(checked(GIB), PoolOptions { slack_permille: 0, ..pages() });
@@ -113,7 +114,8 @@ fn contents_and_order_survive_flips_while_work_runs_late() {
         let (s, t) = (rig.stream(), rig.stream());
         for pass in 0..3 {
             churn(&rig, s, 3, 60, 96 * MIB);
-            // Whatever was flipped and freed without being passed yet must not come to another stream.
+            // Whatever was flipped and freed without being passed yet must not come to another
+            // stream.
             let p = rig.malloc(40 * MIB, t);
             rig.fill(t, p, 40 * MIB, 1000 + pass);
             rig.check(t, p, 40 * MIB, 1000 + pass);
@@ -161,8 +163,8 @@ fn a_flipped_run_is_as_young_as_its_youngest_extent() {
     rig.close();
 }
 
-/// After a flip its pieces leave their regions bit by bit: whatever is called next, nothing of them is handed out, and what is decided is
-/// what was decided the first time.
+/// After a flip its pieces leave their regions bit by bit: whatever is called next, nothing of them
+/// is handed out, and what is decided is what was decided the first time.
 #[test]
 fn what_a_flip_took_is_not_handed_out_while_it_leaves() {
     type Next = fn(&Rig, StreamHandle, &mut Vec<(u64, u64, u64)>);
@@ -192,7 +194,8 @@ fn what_a_flip_took_is_not_handed_out_while_it_leaves() {
             give(rig, s, live, 0);
             get(rig, s, live, 2 * PAGE);
         },
-        // The second goes for the first in the quick list, which is joined with what is free next to it.
+        // The second goes for the first in the quick list, which is joined with what is free next
+        // to it.
         |rig, s, live| (0..2).for_each(|i| give(rig, s, live, i)),
         |_, _, _| {},
     ];

@@ -1,7 +1,8 @@
 //! Which file calls methods that another file defines: what paths do not show.
 //!
-//! Only types whose methods are spread over many files, which the caller names: there a method hides where it is from. A
-//! method counts when one file of the folder defines it, and no trait does: then its name says which it is.
+//! Only types whose methods are spread over many files, which the caller names: there a method
+//! hides where it is from. A method counts when one file of the folder defines it, and no trait
+//! does: then its name says which it is.
 
 use super::circles::{is_test, item_end, Graph};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};

@@ -13,7 +13,8 @@ fn length(seed: u64, number: u64) -> u64 {
     (1 + random(seed ^ 0xFFFF, number) % 400_000) >> (random(seed, number) % 3 * 4)
 }
 
-/// Writes and removes until it is killed: `inside` by the file system at a random call, `outside` by the parent.
+/// Writes and removes until it is killed: `inside` by the file system at a random call, `outside`
+/// by the parent.
 fn child(role: &str) {
     let mut words = role.splitn(3, ' ');
     let seed: u64 = words.next().unwrap().parse().unwrap();

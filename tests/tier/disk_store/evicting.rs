@@ -39,7 +39,8 @@ fn context(mount: &Path) -> (Arc<HostDriver>, Context) {
     (host, ctx)
 }
 
-/// Evictable memory with the random bytes of a number, in a file. Odd ones go there by way of the host.
+/// Evictable memory with the random bytes of a number, in a file. Odd ones go there by way of the
+/// host.
 fn evicted(host: &HostDriver, ctx: &Context, seed: u64, number: u64) -> (u64, Vec<u8>) {
     let mut data = vec![0; length(seed, number) as usize];
     fill(seed + number, 0, &mut data);
@@ -54,7 +55,8 @@ fn evicted(host: &HostDriver, ctx: &Context, seed: u64, number: u64) -> (u64, Ve
     (p, data)
 }
 
-/// Evicts, restores and frees until it is killed. The files' numbers are those of the evictions, [`TIMES`] of each allocation.
+/// Evicts, restores and frees until it is killed. The files' numbers are those of the evictions,
+/// [`TIMES`] of each allocation.
 fn child(role: &str) {
     let (seed, mount) = role.split_once(' ').unwrap();
     let seed: u64 = seed.parse().unwrap();
@@ -95,7 +97,8 @@ fn killed_evictions_leave_nothing_that_passes_for_data() {
         let (files, torn) = look(&mount, seed, TIMES, length);
         (left, partial, none) = (left + files, partial + torn, none + u64::from(files == 0));
 
-        // The next process evicts there itself: the dead one's files go, and its own bytes are what comes back.
+        // The next process evicts there itself: the dead one's files go, and its own bytes are what
+        // comes back.
         let (host, ctx) = context(&mount.0);
         let (p, data) = evicted(&host, &ctx, seed ^ 0xABCD, i);
         let store = ctx.tiers().unwrap().disks().mount(0).unwrap().store().unwrap();

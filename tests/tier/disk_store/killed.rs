@@ -29,8 +29,9 @@ pub fn is_killed(mut child: Child) {
     assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
 }
 
-/// What the killed one left: every file that passes for whole is what was written: `length(seed, n)` random bytes of
-/// `seed + n`, of which there are `copies` files, one after the other. Returns files, and how many are not whole.
+/// What the killed one left: every file that passes for whole is what was written: `length(seed,
+/// n)` random bytes of `seed + n`, of which there are `copies` files, one after the other. Returns
+/// files, and how many are not whole.
 pub fn look(mount: &Mount, seed: u64, copies: u64, length: fn(u64, u64) -> u64) -> (u64, u64) {
     let disk = os();
     let (mut count, mut partial) = (0, 0);

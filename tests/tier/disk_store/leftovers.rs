@@ -24,7 +24,8 @@ fn the_dead_go_and_the_living_stay() {
     let mut own = buffers(1, 64 * KIB);
     let slot = put(&living, 1, 1000, &mut own).unwrap();
     let me = Identity::own();
-    // Of an earlier process with this number; of one in another container: locks tell that both are dead.
+    // Of an earlier process with this number; of one in another container: locks tell that both are
+    // dead.
     let dead =
         [leave(&living, Identity { start: me.start - 1, ..me }), leave(&living, Identity { place: !me.place, ..me })];
     let next = Store::open(&mount.0, &small_chunks()).unwrap();
@@ -94,8 +95,8 @@ fn stores_open_and_close_at_once() {
     assert_eq!(mount.stores(), Vec::<PathBuf>::new());
 }
 
-/// At the exit of the process another thread may be removing files: those that are gone already, and one that cannot go, do not
-/// keep the others.
+/// At the exit of the process another thread may be removing files: those that are gone already,
+/// and one that cannot go, do not keep the others.
 #[test]
 fn what_cannot_be_removed_does_not_keep_the_rest() {
     for errno in [libc::ENOENT, libc::EACCES] {
@@ -114,7 +115,8 @@ fn what_cannot_be_removed_does_not_keep_the_rest() {
     }
 }
 
-/// A child that is forked while a store is opened has all of its files open, for as long as it lives.
+/// A child that is forked while a store is opened has all of its files open, for as long as it
+/// lives.
 #[test]
 fn a_child_forked_while_a_store_opens_keeps_nobody_waiting() {
     let mount = Mount::new("child");

@@ -104,7 +104,8 @@ fn closing_waits_before_the_directory_goes() {
     assert_eq!((mount.stores(), disk.used()), (vec![], 0));
 }
 
-/// Descriptors are few: who removes faster than the file system gives back does that himself at some point.
+/// Descriptors are few: who removes faster than the file system gives back does that himself at
+/// some point.
 #[test]
 fn not_too_many_files_are_pending() {
     const MOST: u64 = 64;
@@ -188,7 +189,8 @@ fn a_forked_child_waits_for_nothing() {
     let [gone, kept] = [1, 2].map(|seed| put(&store, seed, DATA, &mut own).unwrap());
     let shut = remove(&store, gone, disk.shut());
     disk.wait_for_closes(1);
-    // SAFETY: the child calls what it is about, whose locks nobody holds, and ends without running anything of the parent's.
+    // SAFETY: the child calls what it is about, whose locks nobody holds, and ends without running
+    // anything of the parent's.
     unsafe {
         match libc::fork() {
             0 => {

@@ -1,4 +1,5 @@
-//! Pinned memory in blocks: what is given out, what is pinned for it, and what happens when that is refused.
+//! Pinned memory in blocks: what is given out, what is pinned for it, and what happens when that is
+//! refused.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -105,7 +106,7 @@ fn bytes(piece: Piece) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(piece.addr as *mut u8, piece.bytes as usize) }
 }
 
-// ---- what is given out ------------------------------------------------------------------------------------------
+// ---- what is given out --------------------------------------------------------------------------
 
 #[test]
 fn nothing_is_pinned_before_it_is_needed() {
@@ -193,7 +194,7 @@ fn blocks_of_a_page_have_no_parts_for_pieces() {
     r.assert_empty();
 }
 
-// ---- whose it is ------------------------------------------------------------------------------------------------
+// ---- whose it is --------------------------------------------------------------------------------
 
 #[test]
 fn memory_is_counted_in_reservations_and_outside() {

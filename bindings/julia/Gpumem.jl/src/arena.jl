@@ -114,7 +114,8 @@ attached.
 """
 function exit!(arena::Arena, keep = DeviceBuffer[])
     entries = collect(Any, keep)
-    # Something else may be where a buffer that is gone was; nothing is at 1, which counts as unknown.
+    # Something else may be where a buffer that is gone was; nothing is at 1, which counts as
+    # unknown.
     place(entry) = entry isa Ptr ? Ptr{Cvoid}(entry) : islive(entry) ? address(entry) : Ptr{Cvoid}(1)
     addresses = Ptr{Cvoid}[place(entry) for entry in entries]
     report = GC.@preserve entries addresses begin

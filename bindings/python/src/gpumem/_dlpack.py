@@ -151,8 +151,8 @@ def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version
     if dl_device is not None and tuple(dl_device) != tuple(own_device):
         raise BufferError(f"the memory is on device {tuple(own_device)}, not on {tuple(dl_device)}")
     if stream != -1:
-        # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here. None stands for the legacy default
-        # stream, by the array API's standard.
+        # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here.
+        # None stands for the legacy default stream, by the array API's standard.
         consumer, own = {None: 1, 0: 1}.get(stream, stream), own_stream or 1
         if consumer != own:
             status = C.gpumem_stream_wait(consumer, own)

@@ -1,7 +1,9 @@
-// Loads a library that stands in for gpumem in PyTorch programs (bench/peers), with an allocator that counts in place of
-// PyTorch's own, and checks to whom calls are passed on: stand_ins LIBRARY OF-OWN
+// Loads a library that stands in for gpumem in PyTorch programs (bench/peers), with an allocator
+// that counts in place of PyTorch's own, and checks to whom calls are passed on: stand_ins LIBRARY
+// OF-OWN
 //
-// OF-OWN: how many of two allocations PyTorch's own is to get, 0 or 2; or `turns`, for a library that is told.
+// OF-OWN: how many of two allocations PyTorch's own is to get, 0 or 2; or `turns`, for a library
+// that is told.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 

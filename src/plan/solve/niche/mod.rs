@@ -1,22 +1,24 @@
 //! Exact search for a layout within a capacity: fill the niches of the skyline.
 //!
-//! Sections are the steps that matter (see [`super::instance`]); the *skyline* is the height up to which each section is
-//! filled, its *floor*. A *niche* is a longest run of sections of equal floor with higher neighbours on both sides. As
-//! floors only rise, whatever comes to lie at a niche's floor fits between its walls. So for any section of any niche
-//! there are only these continuations: one of the unplaced items that cover the section and fit the niche is placed
-//! there, or the section stays empty at that height and its floor rises to where something can rest. Each layout in
-//! which nothing can be pushed down is reached by exactly one sequence of such choices, whatever section is asked next,
-//! and some smallest layout is among them.
+//! Sections are the steps that matter (see [`super::instance`]); the *skyline* is the height up to
+//! which each section is filled, its *floor*. A *niche* is a longest run of sections of equal floor
+//! with higher neighbours on both sides. As floors only rise, whatever comes to lie at a niche's
+//! floor fits between its walls. So for any section of any niche there are only these
+//! continuations: one of the unplaced items that cover the section and fit the niche is placed
+//! there, or the section stays empty at that height and its floor rises to where something can
+//! rest. Each layout in which nothing can be pushed down is reached by exactly one sequence of such
+//! choices, whatever section is asked next, and some smallest layout is among them.
 //!
-//! That freedom is what makes the search quick. Every section has a *slack*: the bytes that may stay empty in it.
-//! A section without candidates rises to its wall and pays from its slack; one that cannot pay ends the branch; the
-//! section asked next is one with few continuations. Sections with nothing left to place separate the problem into
-//! parts that are searched one by one. What failed once is not tried again: a table remembers floors and unplaced
-//! items of failed parts. Restarts with other rules keep bad early choices from costing much.
+//! That freedom is what makes the search quick. Every section has a *slack*: the bytes that may
+//! stay empty in it. A section without candidates rises to its wall and pays from its slack; one
+//! that cannot pay ends the branch; the section asked next is one with few continuations. Sections
+//! with nothing left to place separate the problem into parts that are searched one by one. What
+//! failed once is not tried again: a table remembers floors and unplaced items of failed parts.
+//! Restarts with other rules keep bad early choices from costing much.
 //!
-//! Related: the canonical depth-first search of MiniMalloc (Moffitt, ASPLOS 2024), which places in order of offset;
-//! niche filling for strip packing (Burke, Kendall and Whitwell 2004); weights of failed constraints (Boussemart et al.
-//! 2004); restarts after Luby, Sinclair and Zuckerman (1993).
+//! Related: the canonical depth-first search of MiniMalloc (Moffitt, ASPLOS 2024), which places in
+//! order of offset; niche filling for strip packing (Burke, Kendall and Whitwell 2004); weights of
+//! failed constraints (Boussemart et al. 2004); restarts after Luby, Sinclair and Zuckerman (1993).
 
 mod state;
 mod trail;
@@ -35,8 +37,8 @@ const TABLE: usize = 1 << 16;
 const SETUP_STEPS: u64 = 4;
 /// Sections looked at in the time of a step of the budget.
 const SECTIONS_A_STEP: u64 = 128;
-/// Most words noted to go back, 4 bytes each: a run that wants more is given up. Of the public instances none that reached
-/// its bound noted a million.
+/// Most words noted to go back, 4 bytes each: a run that wants more is given up. Of the public
+/// instances none that reached its bound noted a million.
 const MOST_NOTED: usize = 1 << 20;
 
 /// When a search gives up.
@@ -65,12 +67,14 @@ pub(super) enum Outcome {
     Unknown,
 }
 
-/// A choice point: a niche's section and what can be done about it, and the parts that the present choice left.
+/// A choice point: a niche's section and what can be done about it, and the parts that the present
+/// choice left.
 struct Frame {
     key: u64,
     part: (u32, u32),
     section: u32,
-    /// Where the floor rises to when the section stays empty at its height; `FINISHED` if that is no choice.
+    /// Where the floor rises to when the section stays empty at its height; `FINISHED` if that is
+    /// no choice.
     rise: u64,
     /// Untried candidates: `candidates[next..end]`.
     first: u32,
@@ -91,8 +95,8 @@ pub(super) struct Niche<'a> {
     parts: Vec<(u32, u32)>,
     /// The fewest items that were left to place in the last run.
     fewest_left: u32,
-    /// Without alignments: with them, an item above a gap may hide a place for another, so that a search that found
-    /// nothing proves nothing.
+    /// Without alignments: with them, an item above a gap may hide a place for another, so that a
+    /// search that found nothing proves nothing.
     exact: bool,
 }
 
@@ -126,7 +130,8 @@ impl<'a> Niche<'a> {
         f64::from(self.fewest_left) / self.state.items.len().max(1) as f64
     }
 
-    /// Gives away its memory for going back, and takes another's: of searches that take turns one needs it at a time.
+    /// Gives away its memory for going back, and takes another's: of searches that take turns one
+    /// needs it at a time.
     pub(super) fn swap_trail(&mut self, trail: &mut Trail) {
         std::mem::swap(&mut self.state.trail, trail);
     }
@@ -175,7 +180,8 @@ impl<'a> Niche<'a> {
         }
     }
 
-    /// Solves one part: depth-first over choices (any may do) and the parts that each leaves (all must do).
+    /// Solves one part: depth-first over choices (any may do) and the parts that each leaves (all
+    /// must do).
     fn solve(
         &mut self,
         part: (u32, u32),
@@ -229,7 +235,8 @@ impl<'a> Niche<'a> {
         }
     }
 
-    /// Pushes a frame for the section of `part` to ask next; `false` if the part is known to have no solution.
+    /// Pushes a frame for the section of `part` to ask next; `false` if the part is known to have
+    /// no solution.
     fn choose(&mut self, part: (u32, u32), rule: Rule, rank: &[u32]) -> bool {
         let (from, to) = (part.0 as usize, part.1 as usize);
         let mut key = mix(u64::from(part.0) << 32 | u64::from(part.1));
@@ -292,8 +299,8 @@ impl<'a> Niche<'a> {
         true
     }
 
-    /// Makes the next choice of the frame on top that does not fail at once, and finds the parts it leaves. `false`
-    /// when there is none left.
+    /// Makes the next choice of the frame on top that does not fail at once, and finds the parts it
+    /// leaves. `false` when there is none left.
     fn advance(&mut self) -> bool {
         loop {
             let Some(frame) = self.frames.last_mut() else { return false };
@@ -349,7 +356,8 @@ impl<'a> Niche<'a> {
         self.state.undo(trail);
     }
 
-    /// Appends the runs of unfinished sections in `part`, the longest first, so that the shortest is solved first.
+    /// Appends the runs of unfinished sections in `part`, the longest first, so that the shortest
+    /// is solved first.
     fn split(&mut self, part: (u32, u32)) {
         let first = self.parts.len();
         let mut k = part.0;

@@ -1,11 +1,13 @@
 //! The state of the search: the skyline, what is unplaced, and what follows from them at once.
 //!
 //! Invariants, checked by [`State::validate`] in debug builds whenever the state has settled:
-//! - `slack = capacity − floor − Σ sizes of the unplaced items that cover the section − what obstacles take above the
-//!   floor`, and `slack ≥ 0`, in unfinished sections;
-//! - `left` is the number of unplaced items that cover the section; a section is finished when it is 0;
-//! - `choices` is the number of items that cover the section, fit its niche and can stand on its floor, `NO_NICHE` outside
-//!   of niches. A section that has none has items that fit and cannot stand there; it has to rise.
+//! - `slack = capacity − floor − Σ sizes of the unplaced items that cover the section − what
+//!   obstacles take above the floor`, and `slack ≥ 0`, in unfinished sections;
+//! - `left` is the number of unplaced items that cover the section; a section is finished when it
+//!   is 0;
+//! - `choices` is the number of items that cover the section, fit its niche and can stand on its
+//!   floor, `NO_NICHE` outside of niches. A section that has none has items that fit and cannot
+//!   stand there; it has to rise.
 
 use super::super::blocks::Blocks;
 use super::super::instance::{in_order, Instance, Item};
@@ -16,7 +18,8 @@ use super::trail::{Change, Run, Trail};
 pub(super) const FINISHED: u64 = u64::MAX;
 /// `choices` of a section that is in no niche.
 pub(super) const NO_NICHE: u32 = u32::MAX;
-/// In the trail: that a section passed a block, so that what was its next follows. Choices are fewer than that.
+/// In the trail: that a section passed a block, so that what was its next follows. Choices are
+/// fewer than that.
 const PASSED: u32 = 1 << 31;
 /// How fast the weight of old failures fades: each new one counts this much more.
 const FADE: f64 = 1.0 / 0.995;
@@ -51,8 +54,9 @@ pub(super) struct State<'a> {
     bit: Vec<u32>,
     /// Per section boundary, how many items start before it.
     starting_before: Vec<u32>,
-    /// Per section boundary, the set of items that end at it or earlier, in words that begin at `ending_from`. As none of
-    /// them starts later, a set has no more words than what starts before has: half of what all items would take.
+    /// Per section boundary, the set of items that end at it or earlier, in words that begin at
+    /// `ending_from`. As none of them starts later, a set has no more words than what starts before
+    /// has: half of what all items would take.
     ending_by: Vec<u64>,
     ending_from: Vec<u32>,
     unplaced: Vec<u64>,
@@ -229,7 +233,8 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Floor, next block and slack of section `k` once it has been left empty up to `height`, if it can afford that.
+    /// Floor, next block and slack of section `k` once it has been left empty up to `height`, if it
+    /// can afford that.
     pub(super) fn raised(&self, k: usize, height: u64) -> Option<(u64, u32, u64)> {
         let section = &self.sections[k];
         if height == FINISHED {
@@ -240,7 +245,8 @@ impl<'a> State<'a> {
         Some((floor, next, slack))
     }
 
-    /// Looks at what is above a niche; whether an item that fits it may be unable to stand on its floor.
+    /// Looks at what is above a niche; whether an item that fits it may be unable to stand on its
+    /// floor.
     pub(super) fn look_up(&mut self, niche: (u32, u32)) -> bool {
         if self.hidden.is_empty() {
             return false;
@@ -259,7 +265,8 @@ impl<'a> State<'a> {
         low || !self.bands.is_empty()
     }
 
-    /// Whether an item of the niche last looked at can stand on its floor, below all that is above it.
+    /// Whether an item of the niche last looked at can stand on its floor, below all that is above
+    /// it.
     pub(super) fn stands(&self, i: usize, floor: u64) -> bool {
         let item = &self.items[i];
         let offset = floor.next_multiple_of(item.align);
@@ -287,14 +294,15 @@ impl<'a> State<'a> {
         (niche.0..niche.1).filter_map(top).min().unwrap_or(FINISHED)
     }
 
-    /// How much obstacles take in section `k` between its floor and `height`, above which the next may begin.
+    /// How much obstacles take in section `k` between its floor and `height`, above which the next
+    /// may begin.
     fn taken_below(&self, k: usize, height: u64) -> u64 {
         let blocks = self.blocks.from(k, self.sections[k].next).iter();
         blocks.take_while(|b| b.bottom < height).map(|b| b.end.min(height) - b.bottom).sum()
     }
 
-    /// Counts the choices of the niches in and around the dirty ranges, and raises what has none, until nothing
-    /// changes. `false` if some section cannot pay.
+    /// Counts the choices of the niches in and around the dirty ranges, and raises what has none,
+    /// until nothing changes. `false` if some section cannot pay.
     pub(super) fn settle(&mut self) -> bool {
         while let Some((from, to)) = self.dirty.pop() {
             let (mut at, end) = self.with_neighbours(from as usize, to as usize);
@@ -355,14 +363,16 @@ impl<'a> State<'a> {
             }
             let section = self.sections[k];
             if choices == 0 && hidden == 0 {
-                // Everything left here crosses a wall of the niche, so that it cannot lie below the lower one.
+                // Everything left here crosses a wall of the niche, so that it cannot lie below the
+                // lower one.
                 if fault.is_none() && self.lift(k, wall, &mut run) {
                     raised = true;
                 } else {
                     fault = fault.or(Some(k));
                 }
             } else {
-                // What does not fit the niche lies above the wall; what fits, and obstacles, may not reach it.
+                // What does not fit the niche lies above the wall; what fits, and obstacles, may
+                // not reach it.
                 let full = floor + bytes + taken;
                 if choices + hidden < self.left[k] && wall > full && wall - full > section.slack {
                     fault = fault.or(Some(k));
@@ -430,7 +440,8 @@ impl<'a> State<'a> {
         self.trail.word(choices);
     }
 
-    /// Gives section `k` what [`State::save`] noted, and its floor; its slack is then to be seen to.
+    /// Gives section `k` what [`State::save`] noted, and its floor; its slack is then to be seen
+    /// to.
     #[inline]
     fn restore(&mut self, k: usize, floor: u64) {
         let section = &mut self.sections[k];
@@ -546,7 +557,8 @@ impl<'a> State<'a> {
         (at as u32, (at + length) as u32)
     }
 
-    /// Widens a range to whole flats, and to the flats beside it: whether they are niches may have changed.
+    /// Widens a range to whole flats, and to the flats beside it: whether they are niches may have
+    /// changed.
     fn with_neighbours(&self, from: usize, to: usize) -> (usize, usize) {
         let (mut from, _) = self.niche_around(from);
         let (_, mut to) = self.niche_around(to - 1);

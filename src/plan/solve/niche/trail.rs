@@ -1,7 +1,8 @@
 //! How the search goes back: what it changed, last first.
 //!
-//! This is most of the memory of a search, so it holds what cannot be worked out, in words of 32 bits. An entry ends with
-//! a word for its kind and the item or the end of its sections; before that are the words that go with it.
+//! This is most of the memory of a search, so it holds what cannot be worked out, in words of 32
+//! bits. An entry ends with a word for its kind and the item or the end of its sections; before
+//! that are the words that go with it.
 
 /// What an entry was about: the two highest bits of its last word.
 const CHOICES: u32 = 0;
@@ -11,13 +12,14 @@ const KIND: u32 = 3 << 30;
 
 /// One change.
 pub(super) enum Change {
-    /// The numbers of choices of the sections up to this one. Before it is the first of them, and before that what those
-    /// numbers were.
+    /// The numbers of choices of the sections up to this one. Before it is the first of them, and
+    /// before that what those numbers were.
     Choices(u32),
-    /// An item was placed. Before it is the height at which it stands, and before that what its sections were.
+    /// An item was placed. Before it is the height at which it stands, and before that what its
+    /// sections were.
     Placed(u32),
-    /// The sections up to this one were left empty up to some height. Before it is the first of them, their floor, and what
-    /// they were.
+    /// The sections up to this one were left empty up to some height. Before it is the first of
+    /// them, their floor, and what they were.
     Raised(u32),
 }
 
@@ -30,7 +32,8 @@ pub(super) struct Run {
     raised: Option<u64>,
 }
 
-/// Changes. Items and sections are fewer than 2^30: a search has sets with a bit for each item and section.
+/// Changes. Items and sections are fewer than 2^30: a search has sets with a bit for each item and
+/// section.
 #[derive(Default)]
 pub(in super::super) struct Trail {
     words: Vec<u32>,
@@ -57,7 +60,8 @@ impl Trail {
         self.words.extend([floor as u32, (floor >> 32) as u32, PLACED | item as u32]);
     }
 
-    /// Takes section `k` into `run`, or ends it and begins another. A word, or more, about the section is to follow.
+    /// Takes section `k` into `run`, or ends it and begins another. A word, or more, about the
+    /// section is to follow.
     #[inline]
     pub(super) fn extend(&mut self, run: &mut Run, k: usize, raised: Option<u64>) {
         if run.to != k as u32 || run.raised != raised {

@@ -25,7 +25,8 @@ pub struct Features {
     pub gaps: bool,
     /// Ranges that nothing may use for a while; they may overlap each other.
     pub reserved: bool,
-    /// Two or three arenas and buffers bound to them. All but the last have capacities that hold what is bound to them.
+    /// Two or three arenas and buffers bound to them. All but the last have capacities that hold
+    /// what is bound to them.
     pub arenas: bool,
     /// Buffers of no bytes, or live at no step.
     pub empty: bool,
@@ -72,8 +73,8 @@ impl Features {
     }
 }
 
-/// `count` buffers as [`random`](super::random) makes them, of 1 to `most_bytes` (at most 2^58) bytes in `[0, steps)`,
-/// with `features`.
+/// `count` buffers as [`random`](super::random) makes them, of 1 to `most_bytes` (at most 2^58)
+/// bytes in `[0, steps)`, with `features`.
 ///
 /// There is a layout: capacities are only those of [`Features::arenas`].
 pub fn with_features(seed: u64, count: usize, steps: Step, most_bytes: u64, features: Features) -> Result<Problem> {
@@ -102,7 +103,8 @@ pub fn with_features(seed: u64, count: usize, steps: Step, most_bytes: u64, feat
             Place::Fixed(at) => at.saturating_add(b.size).saturating_add(b.guard),
             _ => 0,
         }));
-        // Above everything that cannot move there is room for all others, each on a multiple of what it must be.
+        // Above everything that cannot move there is room for all others, each on a multiple of
+        // what it must be.
         let room = |b: &Buffer| b.size.saturating_add(b.guard).saturating_add(stride(b.alignment, unit));
         ends.max().unwrap_or(0).saturating_add(bound.map(room).fold(0, u64::saturating_add))
     };
@@ -176,7 +178,8 @@ impl Maker {
         buffer
     }
 
-    /// Fixes it somewhere free, if a few tries find such a place; in the first arena, if it was bound to none.
+    /// Fixes it somewhere free, if a few tries find such a place; in the first arena, if it was
+    /// bound to none.
     fn fix<'a>(
         &mut self,
         buffer: &mut Buffer,
@@ -210,7 +213,8 @@ impl Maker {
     }
 }
 
-/// One or two gaps inside `[lower, upper)`, or none if it is too short; they may touch its ends and each other.
+/// One or two gaps inside `[lower, upper)`, or none if it is too short; they may touch its ends and
+/// each other.
 fn gaps(rng: &mut Rng, lower: Step, upper: Step) -> Vec<Interval> {
     let mut gaps = Vec::new();
     let mut from = lower;

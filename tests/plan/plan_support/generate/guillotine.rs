@@ -4,7 +4,8 @@ use super::rng::Rng;
 use gpumem::base::{Error, Result};
 use gpumem::plan::problem::{Buffer, Problem, Step};
 
-/// A piece: steps `[lower, upper)` by `size` bytes. Where its bytes begin is for the solver to find.
+/// A piece: steps `[lower, upper)` by `size` bytes. Where its bytes begin is for the solver to
+/// find.
 #[derive(Clone, Copy)]
 struct Piece {
     lower: Step,
@@ -31,17 +32,17 @@ impl Piece {
     }
 }
 
-/// A rectangle of `width` steps by `height` bytes, cut into `count` buffers and these shuffled. At every step they sum
-/// to `height`, and uncut they fit in it: the optimum is `height`.
+/// A rectangle of `width` steps by `height` bytes, cut into `count` buffers and these shuffled. At
+/// every step they sum to `height`, and uncut they fit in it: the optimum is `height`.
 ///
 /// `count` may be from 1 to `width × height`.
 pub fn guillotine(seed: u64, count: usize, width: Step, height: u64) -> Result<Problem> {
     guillotine_with_holes(seed, count, 0, width, height)
 }
 
-/// As [`guillotine`], and then up to `holes` of the buffers are taken away, none of which is live at one random step:
-/// that step is still full, and the optimum still `height`. `count` buffers are left, or a few more if too many are live
-/// at that step.
+/// As [`guillotine`], and then up to `holes` of the buffers are taken away, none of which is live
+/// at one random step: that step is still full, and the optimum still `height`. `count` buffers are
+/// left, or a few more if too many are live at that step.
 ///
 /// `count + holes` may be from 1 to `width × height`.
 pub fn guillotine_with_holes(seed: u64, count: usize, holes: usize, width: Step, height: u64) -> Result<Problem> {
@@ -62,8 +63,8 @@ pub fn guillotine_with_holes(seed: u64, count: usize, holes: usize, width: Step,
             continue;
         }
         let (one, other) = piece.cut(&mut rng);
-        // About as many for each as it has area, give or take a half, so that sizes differ; at most one for each step
-        // and byte, at least one.
+        // About as many for each as it has area, give or take a half, so that sizes differ; at most
+        // one for each step and byte, at least one.
         let share = (into as u128).saturating_mul(one.area()) / piece.area().max(1);
         let share = (share as u64).saturating_mul(rng.between(50, 150)) / 100;
         let most = one.area().min(into as u128 - 1) as u64;

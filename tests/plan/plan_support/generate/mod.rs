@@ -24,8 +24,8 @@ use gpumem::base::Result;
 use gpumem::plan::{Buffer, Problem, Step};
 pub use rng::Rng;
 
-/// `count` buffers of 1 to `most_bytes` bytes, live in 1 to `steps` of the steps `[0, steps)`, each power of two of
-/// both as likely. Zero for either counts as 1.
+/// `count` buffers of 1 to `most_bytes` bytes, live in 1 to `steps` of the steps `[0, steps)`, each
+/// power of two of both as likely. Zero for either counts as 1.
 pub fn random(seed: u64, count: usize, steps: Step, most_bytes: u64) -> Result<Problem> {
     let mut rng = Rng::new(seed);
     let mut problem = Problem::new();

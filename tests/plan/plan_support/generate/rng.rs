@@ -1,7 +1,7 @@
 //! Random numbers.
 
-/// Random numbers that are the same everywhere: SplitMix64 (Steele, Lea and Flood, 2014). Not `fastrand`, because figures in
-/// `docs/benchmarks.md` are of problems that this one draws.
+/// Random numbers that are the same everywhere: SplitMix64 (Steele, Lea and Flood, 2014). Not
+/// `fastrand`, because figures in `docs/benchmarks.md` are of problems that this one draws.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -48,7 +48,8 @@ impl Rng {
         }
     }
 
-    /// Non-empty steps `[lower, upper)` inside `[0, steps)`, short ones as likely as long ones; `[0, 1)` if `steps` is 0.
+    /// Non-empty steps `[lower, upper)` inside `[0, steps)`, short ones as likely as long ones;
+    /// `[0, 1)` if `steps` is 0.
     pub fn steps(&mut self, steps: u64) -> (u64, u64) {
         let length = self.magnitude(steps);
         let lower = self.between(0, steps.saturating_sub(length));

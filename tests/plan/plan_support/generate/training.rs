@@ -6,7 +6,8 @@ use gpumem::plan::problem::{Buffer, Kind, Problem, Step};
 
 /// Sizes are multiples of it, bytes: what an allocator rounds tensors to.
 const GRAIN: u64 = 512;
-/// Largest power of two in a size, in grains: 4 MiB, which times the largest odd factor makes 124 MiB.
+/// Largest power of two in a size, in grains: 4 MiB, which times the largest odd factor makes 124
+/// MiB.
 const LARGEST_POWER: u64 = 13;
 /// Steps of a layer, forward and backward alike.
 const LAYER_STEPS: Step = 4;
@@ -30,12 +31,13 @@ fn size(rng: &mut Rng) -> u64 {
 
 /// About one training step of a network of `count / 9` layers, in `count` buffers.
 ///
-/// Forward, layer by layer, four steps each; one step for the loss; backward in the opposite order; one step for the
-/// update. Per layer a weight (a parameter, live throughout), two activations (live from the layer's forward steps to
-/// its backward steps), two scratch buffers each way (live for one to three steps), the gradient of its output (live
-/// from the next layer's backward steps to the end of its own) and of its weight (live from its backward steps to the
-/// update). The rest up to `count` are scratch buffers of random layers. Sizes are 512 × odd up to 31 × a power of two,
-/// from 512 B to 124 MiB; six kinds of layers repeat, so that many are equal.
+/// Forward, layer by layer, four steps each; one step for the loss; backward in the opposite order;
+/// one step for the update. Per layer a weight (a parameter, live throughout), two activations
+/// (live from the layer's forward steps to its backward steps), two scratch buffers each way (live
+/// for one to three steps), the gradient of its output (live from the next layer's backward steps
+/// to the end of its own) and of its weight (live from its backward steps to the update). The rest
+/// up to `count` are scratch buffers of random layers. Sizes are 512 × odd up to 31 × a power of
+/// two, from 512 B to 124 MiB; six kinds of layers repeat, so that many are equal.
 pub fn training(seed: u64, count: usize) -> Result<Problem> {
     let mut rng = Rng::new(seed);
     let kinds: Vec<Layer> = (0..LAYER_KINDS)

@@ -1,9 +1,11 @@
-// gpumem as PyTorch's CUDAAllocator: statistics, snapshots, history, out-of-memory errors, checkpoints of graph pools, and handles for
-// other processes, which the pluggable interface lacks. Built on the user's machine against the installed PyTorch (build.py).
+// gpumem as PyTorch's CUDAAllocator: statistics, snapshots, history, out-of-memory errors,
+// checkpoints of graph pools, and handles for other processes, which the pluggable interface lacks.
+// Built on the user's machine against the installed PyTorch (build.py).
 //
-// Ordinary tensors are allocations of libgpumem's. Private pools (torch.cuda.graph, MemPool), memory that sleeps, and memory that is
-// shared with other processes are heaps of segments here, each segment one allocation of libgpumem's: PyTorch sets such pools back
-// to an earlier state, at the same addresses, and small tensors share segments, of which each is whole pages.
+// Ordinary tensors are allocations of libgpumem's. Private pools (torch.cuda.graph, MemPool),
+// memory that sleeps, and memory that is shared with other processes are heaps of segments here,
+// each segment one allocation of libgpumem's: PyTorch sets such pools back to an earlier state, at
+// the same addresses, and small tensors share segments, of which each is whole pages.
 
 #include "handles.hpp"
 #include "heap.hpp"
@@ -34,7 +36,8 @@
 #define GPUMEM_TORCH_API (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 #endif
 
-// As ATen/cuda/CUDAContextLight.h has them, which needs cuBLAS's headers. Where a version has the map alone, it is at the same place.
+// As ATen/cuda/CUDAContextLight.h has them, which needs cuBLAS's headers. Where a version has the
+// map alone, it is at the same place.
 namespace at::cuda {
 struct WorkspaceMapWithMutex {
   std::map<std::tuple<void*, void*>, at::DataPtr> map;
@@ -85,8 +88,8 @@ struct Device {
 void release(void* ptr);
 void release_owned(void* owned);
 
-// A tensor's memory that an arena may take before the tensor ends. The address may be another tensor's by then, so the tensor holds
-// this instead.
+// A tensor's memory that an arena may take before the tensor ends. The address may be another
+// tensor's by then, so the tensor holds this instead.
 struct Owned {
   void* ptr;
   uint64_t id;
@@ -720,8 +723,8 @@ class Allocator final : public native::CUDAAllocator {
   void settle(Heap& heap) {
     if (heap.has_waiting() && !capturing()) heap.settle();
   }
-  // Whether a graph that allocates here is being captured. That there is a route does not tell: a MemPool has one without a capture, and
-  // after a capture that failed PyTorch never ends its own.
+  // Whether a graph that allocates here is being captured. That there is a route does not tell: a
+  // MemPool has one without a capture, and after a capture that failed PyTorch never ends its own.
   bool capturing() {
     if (routes_.empty()) return false;
     if (captured(c10::cuda::getCurrentCUDAStream())) return true;
@@ -732,7 +735,8 @@ class Allocator final : public native::CUDAAllocator {
     }
     return false;
   }
-  // Gives back segments with nothing in them, where no graph can use them any more. Whether there were any.
+  // Gives back segments with nothing in them, where no graph can use them any more. Whether there
+  // were any.
   bool give_back(Heap& heap) {
     if ((heap.kind == Kind::pool && heap.uses > 0) || capturing()) return false;
     settle(heap);
@@ -867,7 +871,8 @@ class Allocator final : public native::CUDAAllocator {
     fill(info);
     out.push_back(std::move(info));
   }
-  // From the library's list of regions: lines of an address and a mark, '*' for a hole, '!' for old addresses of what has moved.
+  // From the library's list of regions: lines of an address and a mark, '*' for a hole, '!' for old
+  // addresses of what has moved.
   static std::vector<std::pair<size_t, size_t>> mapped_runs(DeviceIndex device) {
     size_t needed = 0;
     std::string text;
@@ -906,8 +911,8 @@ class Allocator final : public native::CUDAAllocator {
     const auto recorder = recorder_.load();
     return C10_UNLIKELY(recorder != nullptr) && when_.load() >= level ? recorder() : nullptr;
   }
-  // For the trace and its listeners, with the stack of the call where stacks of calls are wanted. Of tensors `size` is what was asked
-  // for.
+  // For the trace and its listeners, with the stack of the call where stacks of calls are wanted.
+  // Of tensors `size` is what was asked for.
   void told(TraceEntry::Action action, DeviceIndex device, void* ptr, size_t size, cudaStream_t stream, MempoolId_t id,
             const Context& context = nullptr) {
     if (C10_LIKELY(!recording_ && !watched_)) return;
@@ -1064,7 +1069,8 @@ extern "C" const char* gpumem_torch_install(int share_everything) {
   return failure.c_str();
 }
 
-// Where the thread's allocations go from now on: 0 ordinary memory, 1 memory that sleeps under a tag, 2 memory for other processes.
+// Where the thread's allocations go from now on: 0 ordinary memory, 1 memory that sleeps under a
+// tag, 2 memory for other processes.
 extern "C" void gpumem_torch_route(int kind, uint64_t tag, int* kind_before, uint64_t* tag_before) {
   *kind_before = gpumem_torch::current_kind;
   *tag_before = gpumem_torch::current_tag;
@@ -1072,8 +1078,8 @@ extern "C" void gpumem_torch_route(int kind, uint64_t tag, int* kind_before, uin
   gpumem_torch::current_tag = tag;
 }
 
-// Says that an arena is about to end. What cuBLAS works with stays: PyTorch makes it with the first product of a thread and stream, and
-// goes on using it.
+// Says that an arena is about to end. What cuBLAS works with stays: PyTorch makes it with the first
+// product of a thread and stream, and goes on using it.
 extern "C" void gpumem_torch_arena_ends() {
   if (&at::cuda::cublas_handle_stream_to_workspace != nullptr) {
     gpumem_torch::escape_all(at::cuda::cublas_handle_stream_to_workspace());

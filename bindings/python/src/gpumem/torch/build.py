@@ -104,7 +104,8 @@ def built(torch):
         return output
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Several processes may build at once: each its own file, which is then put in place as a whole.
+        # Several processes may build at once: each its own file, which is then put in place as a
+        # whole.
         handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     except OSError as why:
         raise BuildError(f"the cache folder {folder} cannot be written to: {why}; set TORCH_EXTENSIONS_DIR") from None

@@ -1,5 +1,6 @@
-// Handles of memory for other processes. A handle names the process and the segment. Who opens it connects to that process, at an abstract
-// Unix socket that a thread serves since the first handle, and gets the segment's file descriptor, if both are of the same user.
+// Handles of memory for other processes. A handle names the process and the segment. Who opens it
+// connects to that process, at an abstract Unix socket that a thread serves since the first handle,
+// and gets the segment's file descriptor, if both are of the same user.
 #pragma once
 
 #include <c10/util/Exception.h>

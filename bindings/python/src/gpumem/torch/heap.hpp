@@ -1,5 +1,6 @@
-// A heap of segments: memory of a private pool, of a tag, or for other processes. Best fit; what is freed joins its free neighbours in the
-// segment. PyTorch sets pools back to an earlier state, so a chunk can also be had at a given address.
+// A heap of segments: memory of a private pool, of a tag, or for other processes. Best fit; what is
+// freed joins its free neighbours in the segment. PyTorch sets pools back to an earlier state, so a
+// chunk can also be had at a given address.
 //
 // Knows nothing of threads; the allocator's lock is held around every call.
 #pragma once
@@ -132,15 +133,16 @@ class Heap {
   bool has_waiting() const {
     return !waiting_.empty();
   }
-  // Makes the streams of chunks that others used wait for those, on the device, so that they can be had again. Not while a graph is
-  // captured: its stream must not wait for one that is not.
+  // Makes the streams of chunks that others used wait for those, on the device, so that they can be
+  // had again. Not while a graph is captured: its stream must not wait for one that is not.
   void settle() {
     if (waiting_.empty()) return;
     c10::cuda::CUDAGuard guard(device);
     for (char* at : waiting_) {
       auto& chunk = chunks.at(at);
       for (cudaStream_t use : chunk.uses) {
-        // What a graph does with it is in order in the graph, and graphs that share a pool never run at the same time.
+        // What a graph does with it is in order in the graph, and graphs that share a pool never
+        // run at the same time.
         if (!captured(use) && !captured(chunk.stream)) (void)gpumem_stream_wait(chunk.stream, use);
       }
       chunk.uses.clear();

@@ -17,7 +17,8 @@ using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 using c10::CachingDeviceAllocator::DeviceStats;
 
-// PyTorch counts sizes in these units, and what is larger than kSmall in statistics of its own; so do we, to be comparable.
+// PyTorch counts sizes in these units, and what is larger than kSmall in statistics of its own; so
+// do we, to be comparable.
 constexpr size_t kUnit = 512;
 constexpr size_t kSmall = 1 << 20;
 

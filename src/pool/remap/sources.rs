@@ -36,10 +36,12 @@ impl Pool {
 /// The extents that lie wholly in a free region, by address.
 pub(crate) fn sources_in(st: &HeapState, region: u32) -> impl Iterator<Item = Source> + '_ {
     let g = st.regions.get(region);
+    let neighbours = [g.prev, g.next].map(|r| i32::from(!st.regions.is_edge(r))).iter().sum();
     st.extents.within(g.addr, g.end()).map(move |(addr, Mapped { extent, place })| Source {
         heap: st.number,
         region,
         region_size: g.size,
+        neighbours,
         addr,
         extent,
         place,
@@ -74,6 +76,8 @@ pub(crate) struct Source {
     /// The free region around it, and that region's size.
     pub(crate) region: u32,
     pub(crate) region_size: u64,
+    /// On how many sides that region has another one next to it, which may join it one day.
+    pub(crate) neighbours: i32,
     pub(crate) addr: u64,
     pub(crate) extent: Extent,
     /// What the table of aliases calls that address.

@@ -98,13 +98,15 @@ fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
     taken
 }
 
-/// What speaks against moving an extent: that it is small, as each costs the same, and that there
-/// is more around it, as a large free region may hold a request or most of one as it is: size of
-/// the region ÷ (size of the extent)^1.9. By experiment: docs/adr/extent-sizes.md. Comparable as an
-/// integer: floats that are not negative are in the order of their bits.
+/// What speaks against moving an extent: that it is small, as each costs the same; that there is
+/// more around it, as a large free region may hold a request or most of one as it is; and that its
+/// region has neighbours, as these may join it when they are freed, which a hole between them would
+/// prevent: 8^neighbours × size of the region ÷ (size of the extent)^1.9. By experiment:
+/// docs/adr/extent-sizes.md. Comparable as an integer: floats that are not negative are in the
+/// order of their bits.
 fn weight(s: &Source) -> u64 {
     let (region, extent) = (s.region_size as f64, s.extent.size as f64);
-    (region / extent.powf(1.9)).to_bits()
+    (8_f64.powi(s.neighbours) * region / extent.powf(1.9)).to_bits()
 }
 
 #[cfg(test)]
@@ -121,6 +123,7 @@ mod tests {
             heap: 1,
             region: i as u32,
             region_size: n * P,
+            neighbours: 2,
             addr: i as u64 * 1000 * P,
             extent: Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 },
             place: (0, 0),
@@ -164,6 +167,16 @@ mod tests {
         assert_eq!(moves(5), [2, 3], "not one of 4 and a smaller one");
         assert_eq!(moves(9), [2, 3, 0], "the rest out of the large region");
         assert_eq!(moves(4), [1], "one that covers what is left makes smaller ones superfluous");
+    }
+
+    #[test]
+    fn leaves_what_may_be_joined_for_last() {
+        let mut s = sources(&[2, 4, 4, 4]);
+        (s[1].neighbours, s[2].neighbours, s[3].neighbours) = (1, 0, 1);
+        let moves = |need: u64| cover(need * P, &s);
+        assert_eq!(moves(4), [2], "a span of its own");
+        assert_eq!(moves(10), [2, 1, 0], "what is between two others last");
+        assert_eq!(moves(12), [2, 1, 3]);
     }
 
     #[test]

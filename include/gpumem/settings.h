@@ -35,8 +35,7 @@ extern "C" {
 // A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 #define GPUMEM_BACKEND_HOST 3
 
-// As much as the workload has earned by moving memory, up to 23 %, and twice that where it goes on
-// moving much; nothing for work that repeats.
+// As much as the workload has earned by moving memory, up to 23 %; nothing for work that repeats.
 #define GPUMEM_SLACK_AUTO -1
 
 // Next to nothing: memory is moved rather than added.

@@ -83,8 +83,8 @@ pub struct Config {
 /// How much a pool may map beyond what was ever live in a heap, to move memory less often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
-    /// As much as the workload has earned by moving memory, up to 23 %, and twice that where it
-    /// goes on moving much; nothing for work that repeats.
+    /// As much as the workload has earned by moving memory, up to 23 %; nothing for work that
+    /// repeats.
     Auto,
     /// Next to nothing.
     Tight,

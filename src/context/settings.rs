@@ -167,8 +167,8 @@ pub const SETTINGS: &[Setting] = &[
         &["slack"],
         ("`auto`, `tight`, `N%` (1 to 100)", "auto, tight, or a share from 1% to 100%", ""),
         "how much more than the peak of live memory the pool may map, so that it moves memory less often; `auto`: more the \
-         more a workload has moved, up to 23%, twice that where it goes on moving much, and nothing more where it repeats; \
-         `tight`: next to nothing; `N%`: so much from the start ([how](adr/renting-or-buying.md))",
+         more a workload has moved, up to 23%, and nothing more where it repeats; `tight`: next to nothing; `N%`: so much from \
+         the start ([how](adr/renting-or-buying.md))",
         by!(slack, values::slack, values::slack_text),
     ),
     setting(

@@ -23,8 +23,7 @@ pub const GPUMEM_BACKEND_CUDA: i32 = 2;
 /// A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 pub const GPUMEM_BACKEND_HOST: i32 = 3;
 
-/// As much as the workload has earned by moving memory, up to 23 %, and twice that where it goes on
-/// moving much; nothing for work that repeats.
+/// As much as the workload has earned by moving memory, up to 23 %; nothing for work that repeats.
 pub const GPUMEM_SLACK_AUTO: i32 = -1;
 /// Next to nothing: memory is moved rather than added.
 pub const GPUMEM_SLACK_TIGHT: i32 = -2;

@@ -16,7 +16,6 @@ impl HeapState {
         self.members.validate()?;
         self.learnt.fresh_starts.validate()?;
         self.low.validate(self.moves)?;
-        self.learnt.burden.validate()?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
         let tickets: HashMap<u64, u32> = self.waiting.regions().collect();

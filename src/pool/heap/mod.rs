@@ -3,7 +3,6 @@
 mod backoff;
 mod bins;
 mod blocks;
-mod burden;
 mod check;
 mod fresh_start;
 mod lock;

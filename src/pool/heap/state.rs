@@ -9,7 +9,6 @@
 use crate::base::size::GIB;
 use crate::base::sync::{lock, AtomicU64};
 use crate::pool::heap::backoff::Backoff;
-use crate::pool::heap::burden::Burden;
 use crate::pool::heap::fresh_start::FreshStarts;
 use crate::pool::heap::lock::{Lock, Locked};
 use crate::pool::heap::low::Low;
@@ -305,14 +304,6 @@ impl HeapState {
         }
     }
 
-    /// So many bytes, in so many extents, were mapped to other addresses for a request.
-    pub(crate) fn note_remapped(&mut self, bytes: u64, extents: u64) {
-        if extents > 0 {
-            self.learnt.remapped += bytes;
-            self.learnt.burden.note(bytes, extents, self.mallocs);
-        }
-    }
-
     /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not
     /// in one piece.
     pub(crate) fn note_short(&mut self, size: u64) {
@@ -380,7 +371,6 @@ pub(crate) struct Learnt {
     /// Bytes mapped to other addresses for it since then, except for those that were taken back for
     /// nothing.
     pub(crate) remapped: u64,
-    pub(crate) burden: Burden,
     /// Whether it ran short of memory soon after the last time.
     short: bool,
     /// Whether it could map more rather than move memory when it last ran short: then it is no

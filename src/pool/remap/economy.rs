@@ -7,16 +7,12 @@
 //! and *remapped* the bytes it has moved since it started,
 //!
 //! ```text
-//! share = peak * earned_permille / 1000
-//! earned = min((remapped - FREE * peak) / RENT, share)
-//!        + min((burden - BORNE * peak) / RELIEF, share)
+//! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
 //! ```
 //!
-//! is what the heap may map beyond its peak besides its slack. The second term is for programs that
-//! one share does not help: *burden* is what was remapped beyond an extent for every eight
-//! requests. It buys no more than half of what is unused, where a reserve of the device or the
-//! limit, whichever is less, counts as used: with *free* what they leave, and *mapped* the heap's
-//! bytes,
+//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what is
+//! unused, where a reserve of the device or the limit, whichever is less, counts as used: with *free*
+//! what they leave, and *mapped* the heap's bytes,
 //!
 //! ```text
 //! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
@@ -52,14 +48,6 @@ const FREE: u64 = 2;
 /// So many bytes moved earn one.
 const RENT: u64 = 4;
 
-/// A heap's burden may be so many times its peak before more than one share is earned: a tenth of a
-/// second of moves or so. With 24, a recorded random live set, whose second pass remaps nothing,
-/// earns more than it needs.
-const BORNE: u64 = 32;
-
-/// So many bytes of the burden beyond that earn one.
-const RELIEF: u64 = 8;
-
 /// One part in so many of the device is left to others.
 const RESERVE: u64 = 16;
 
@@ -92,16 +80,10 @@ fn still_earned(remapped: u64, peak: u64, mapped: u64) -> u64 {
     remapped.min(peak.saturating_mul(FREE).saturating_add(beyond.saturating_mul(RENT)))
 }
 
-/// The first term of what is earned: see the module's comment.
+/// See the module's comment.
 fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
-    let share = peak / 1000 * u64::from(permille);
-    (remapped.saturating_sub(peak.saturating_mul(FREE)) / RENT).min(share)
-}
-
-/// The second.
-fn relief(burden: u64, peak: u64, permille: u32) -> u64 {
-    let share = peak / 1000 * u64::from(permille);
-    (burden.saturating_sub(peak.saturating_mul(BORNE)) / RELIEF).min(share)
+    let most = peak / 1000 * u64::from(permille);
+    (remapped.saturating_sub(peak.saturating_mul(FREE)) / RENT).min(most)
 }
 
 impl Pool {
@@ -149,7 +131,6 @@ impl Pool {
             let mapped = st.extents.bytes();
             let l = &mut st.learnt;
             l.remapped = still_earned(l.remapped, l.peak_live, mapped);
-            l.burden.lift();
             l.halved = 0;
         }
         let c = &self.counters;
@@ -174,8 +155,7 @@ impl Pool {
 
     fn entitled(&self, st: &HeapState) -> u64 {
         let by_right = st.learnt.peak_live / 1000 * u64::from(self.options.bought_permille);
-        let (l, permille) = (&st.learnt, self.options.earned_permille);
-        by_right.max(earned(l.remapped, l.peak_live, permille) + relief(l.burden.bytes, l.peak_live, permille))
+        by_right.max(earned(st.learnt.remapped, st.learnt.peak_live, self.options.earned_permille))
     }
 
     /// What the budget of all heaps leaves for a growth, bytes, but for what is in flight. No limit
@@ -244,14 +224,6 @@ mod tests {
     }
 
     proptest! {
-        /// What relieves never costs more than the share, and has been paid for eight times over.
-        #[test]
-        fn relief_is_paid_for_and_bounded(burden in 0u64..1 << 50, peak in 0u64..1 << 40, permille in 0u32..1000) {
-            let r = relief(burden, peak, permille);
-            prop_assert!(r <= peak / 1000 * u64::from(permille) && r * RELIEF <= burden);
-            prop_assert!(r == 0 || burden > BORNE * peak);
-        }
-
         /// What is bought never costs more than the share, and has been paid for four times over.
         #[test]
         fn it_is_paid_for_and_bounded(remapped in 0u64..1 << 50, peak in 0u64..1 << 40, permille in 0u32..1000) {

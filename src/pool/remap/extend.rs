@@ -299,7 +299,7 @@ impl Pool {
         });
         let own = moves.iter().filter(|s| s.heap == heap.number).count();
         st.count_moves(moves.len() as u64, own as u64);
-        st.note_remapped(remapped, moves.len() as u64);
+        st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
         if let Some(marked) = marked {
             self.look_whether_behind(marked);

@@ -47,7 +47,6 @@ impl Pool {
         // move.
         if !st.learnt.fresh_starts.is_in_doubt() {
             (st.learnt.peak_live, st.learnt.remapped) = (st.live_bytes + st.waiting_bytes, 0);
-            st.learnt.burden.lift();
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::pool_support::{checked, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::pool::PoolOptions;
+use std::collections::VecDeque;
 
 const PEAK: u64 = 2 * GIB;
 
@@ -98,36 +99,33 @@ fn what_never_repeats_moves_less_and_less() {
     assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
 }
 
-/// A random live set of blocks up to 1 GiB remaps an extent for every other request, however long it
-/// goes on, with the slack that is enough for others.
+/// Where it leaves free memory between two blocks alone, a queue of blocks up to 1 GiB finds most of
+/// what it needs there once one of them is freed; else it moves an extent and more for each request.
 #[test]
-fn a_burden_that_stays_is_relieved() {
+fn a_queue_of_large_blocks_seldom_moves() {
     let live_at_most = 16 * GIB;
     let rig = Rig::new(checked(96 * GIB), PoolOptions::default());
     let s = rig.stream();
-    let (mut rng, mut live, mut bytes) = (fastrand::Rng::with_seed(1), Vec::new(), 0);
-    let moves = [(); 8].map(|()| {
+    let (mut rng, mut live, mut bytes) = (fastrand::Rng::with_seed(1), VecDeque::new(), 0);
+    let moves = [(); 6].map(|()| {
         let before = rig.pool.stats().moved;
         for _ in 0..4_000 {
             let size = rng.u64(2 * MIB..GIB);
             while bytes + size > live_at_most {
-                let (p, size) = live.swap_remove(rng.usize(..live.len()));
+                let Some((p, size)) = live.pop_front() else { break };
                 rig.free(p, s);
                 bytes -= size;
             }
-            live.push((rig.malloc(size, s), size));
+            live.push_back((rig.malloc(size, s), size));
             bytes += size;
         }
         rig.pool.validate().unwrap();
         rig.pool.stats().moved - before
     });
-    assert!((moves[6] + moves[7]) * 8 < moves[0] + moves[1], "{moves:?} extents moved");
+    assert!(moves[1..].iter().all(|&n| n < 2_000), "{moves:?} extents moved");
     let mapped = rig.mapped();
-    assert!(mapped <= live_at_most / 100 * 155, "{mapped} bytes mapped");
-    // It is given back like any other memory.
+    assert!(mapped <= live_at_most / 100 * 127, "{mapped} bytes mapped");
     live.into_iter().for_each(|(p, _)| rig.free(p, s));
-    rig.sync();
-    rig.pool.trim(0).unwrap();
     rig.close();
 }
 

@@ -1,10 +1,10 @@
-//! How much more memory a heap remaps than is bearable: what it costs a program that is never done
-//! with it (`remap/economy.rs`).
+//! How much more memory a heap remaps than is bearable: the cost for a program that goes on
+//! remapping for ever (`remap/economy.rs`).
 
-/// To remap one extent for every so many requests is bearable: 2 to 4 µs a request on a GPU.
+/// Remapping one extent for every this many requests is bearable: 2 to 4 µs a request on a GPU.
 const BEARABLE: u64 = 8;
 
-/// So many extents are borne at once, where there was nothing to bear for long.
+/// The most extents borne at once, after a long time with nothing to bear.
 const MOST_BORNE: u64 = 64;
 
 /// Bytes remapped beyond what is bearable, since the heap last started afresh or memory was given
@@ -14,14 +14,15 @@ const MOST_BORNE: u64 = 64;
 #[derive(Default)]
 pub(crate) struct Burden {
     pub(crate) bytes: u64,
-    /// Requests that have not borne anything yet.
+    /// Requests that no extent has been charged to yet.
     spared: u64,
-    /// The heap's requests when it last remapped anything.
+    /// The heap's number of requests when it last remapped anything.
     requests: u64,
 }
 
 impl Burden {
-    /// So many bytes in so many extents were remapped, the heap having had `requests` in all.
+    /// Notes that so many bytes in so many extents were remapped. The heap has had `requests` in
+    /// all.
     pub(crate) fn note(&mut self, bytes: u64, extents: u64, requests: u64) {
         let since = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
         self.spared = self.spared.saturating_add(since).min(BEARABLE * MOST_BORNE);
@@ -30,7 +31,7 @@ impl Burden {
         self.bytes += bytes.checked_div(extents).map_or(0, |each| each * (extents - borne));
     }
 
-    /// It is forgotten.
+    /// Forgets the burden.
     pub(crate) fn lift(&mut self) {
         self.bytes = 0;
     }
@@ -46,7 +47,8 @@ impl Burden {
 mod tests {
     use super::*;
 
-    /// The burden of 1,000 times so many extents of 10 bytes, each time after so many requests.
+    /// The burden of remapping extents of 10 bytes 1,000 times, `extents` at a time, each time
+    /// `after` more requests.
     fn burden(extents: u64, after: u64) -> u64 {
         let mut burden = Burden::default();
         for time in 1..=1000 {

@@ -131,7 +131,7 @@ fn markers_of_two_threads_stay_in_order() {
     });
 }
 
-/// What a lane's former stream freed is settled by no marker of the present one. Fails when
+/// No marker of a lane's present stream settles what its former stream freed. Fails when
 /// `Order::pop_done` does not look at the barrier that a marker stands behind.
 #[test]
 fn a_lane_that_changes_hands_keeps_what_it_owes() {

@@ -25,7 +25,7 @@ impl Pool {
         let mut released = 0;
         let mut done = Ok(());
         for g in ready {
-            // After a failure the rest stays where it was.
+            // After a failure the others stay where they were.
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
             let mut core = lock(&*self.core);
             let Some(grave) = core.graves.get_mut(&g.va) else { continue };
@@ -33,7 +33,7 @@ impl Pool {
             if done.is_err() {
                 continue;
             }
-            // Unmapped: the addresses are free, unless they are kept, whatever becomes of the
+            // It is unmapped. Its addresses are free, unless they are held, whatever becomes of the
             // handle.
             if grave.held {
                 grave.mapped = 0;

@@ -134,7 +134,7 @@ impl Capture {
     }
 
     /// Ends the capture, frees its live allocations and drops all its references. Returns the
-    /// addresses that it has freed.
+    /// addresses it has freed.
     pub fn abort(&self, pool: &Pool) -> Vec<u64> {
         let mine = std::mem::take(&mut *lock(&self.references));
         if mine == 0 {

@@ -1,4 +1,4 @@
-//! Finds uses of memory after the arena that it belonged to has ended.
+//! Finds uses of memory after the arena it belonged to has ended.
 //!
 //! Off by default: then there is no detector at all. With one, an arena that ends first makes its
 //! allocations unreachable, then enters them here, and only then frees them. So an address is in
@@ -38,7 +38,7 @@ pub struct DebugMode {
 }
 
 impl DebugMode {
-    /// Whether there is anything to do.
+    /// Whether any of them is on.
     pub fn is_on(self) -> bool {
         self.check || self.abort || self.poison || self.unmap
     }
@@ -60,14 +60,14 @@ impl fmt::Display for DebugMode {
 /// How a detector works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorOptions {
-    /// What it does.
+    /// The debug mode.
     pub mode: DebugMode,
     /// How much freed memory it keeps from being handed out, in bytes: of memory, or with `unmap`
     /// of addresses.
     pub quarantine: u64,
     /// How much it says on stderr; 0 is nothing.
     pub log: u32,
-    /// The most allocations that it remembers.
+    /// The most allocations it remembers.
     pub records: usize,
 }
 
@@ -80,7 +80,7 @@ impl Default for DetectorOptions {
 /// What a detector has seen so far: counts, except for `kept_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetectorStats {
-    /// Allocations that it remembers now.
+    /// Allocations it remembers now.
     pub remembered: u64,
     /// Checks that found a stale use.
     pub stale_uses: u64,
@@ -119,7 +119,7 @@ impl Detector {
         }
     }
 
-    /// What it does.
+    /// The debug mode.
     pub fn mode(&self) -> DebugMode {
         self.options.mode
     }
@@ -158,8 +158,8 @@ impl Detector {
     }
 
     /// Remembers all allocations of a closed scope in one pool. Poisons the pooled ones, and frees
-    /// the dedicated ones and those of captures: a graph uses its memory each time that it is
-    /// launched, even after it was freed.
+    /// the dedicated ones and those of captures: a graph uses its memory each time it is launched,
+    /// even after it was freed.
     fn poison(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         let pooled = pool.move_scope(scope, quarantine.scope(), false);
         let records = self.remember(pooled.iter().rev(), end);
@@ -214,7 +214,7 @@ impl Detector {
     }
 
     /// Fails unless the allocation with this id is the one at `ptr`. `live` is the id of the live
-    /// allocation there, if there is one.
+    /// allocation there, if any.
     pub fn check_id(&self, ptr: u64, id: u64, live: Option<u64>, op: &str, operand: &str) -> Result<()> {
         if live == Some(id) {
             return Ok(());

@@ -76,7 +76,7 @@ impl Arena {
         self.depth
     }
 
-    /// The scope that the pools know it by.
+    /// The scope the pools know it by.
     #[inline]
     pub fn scope(&self) -> &Arc<Scope> {
         &self.scope
@@ -92,7 +92,7 @@ impl Arena {
         self.key.load(Relaxed)
     }
 
-    /// Notes the key that its opener knows it by.
+    /// Notes the key its opener knows it by.
     pub fn set_key(&self, key: usize) {
         self.key.store(key, Relaxed);
     }

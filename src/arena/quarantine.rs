@@ -2,7 +2,7 @@
 //! addresses with nothing behind them.
 //!
 //! A queue of limited size, first in, first out. No lock is held while a thread waits for the
-//! device or reads memory: it takes the items that it works on out of the queue first.
+//! device or reads memory: it takes the items it works on out of the queue first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ enum Kept {
 }
 
 impl Item {
-    /// The bytes that it counts for in the quarantine.
+    /// The bytes it counts for in the quarantine.
     fn bytes(&self) -> u64 {
         match self.kept {
             Kept::Memory { .. } => self.record.usable,
@@ -105,7 +105,7 @@ impl Quarantine {
         let ranges: Vec<(u64, u64)> = records.iter().map(|r| (r.base, r.usable)).collect();
         records.iter().for_each(|r| pool.near_streams(r.base, r.id));
         let passed = matches!(pool.wait_for_device(), Ok(true));
-        // For the program they are freed now, so the streams that they were recorded on may be gone
+        // For the program they are freed now, so the streams they were recorded on may be gone
         // later.
         records.iter().for_each(|r| pool.forget_streams(r.base, r.id, passed));
         let filled = passed && pool.fill(&ranges, POISON).is_ok();

@@ -85,8 +85,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry with no arenas yet. The detector, if there is one, sees everything its arenas
-    /// free.
+    /// A registry with no arenas yet. The detector, if any, sees everything its arenas free.
     pub fn new(detector: Option<Arc<Detector>>, interest: Arc<Interest>) -> Registry {
         if detector.is_some() {
             interest.join_arena();
@@ -94,7 +93,7 @@ impl Registry {
         Registry { shared: Arc::new(Shared { interest, ..Shared::default() }), detector }
     }
 
-    /// The detector of late uses, if there is one.
+    /// The detector of late uses, if any.
     #[inline]
     pub fn detector(&self) -> Option<&Arc<Detector>> {
         self.detector.as_ref()

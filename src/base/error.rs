@@ -96,7 +96,7 @@ impl Status {
         }
     }
 
-    /// The status with this number, if there is one.
+    /// The status with this number, if any.
     pub fn from_code(code: i32) -> Option<Status> {
         Status::ALL.into_iter().find(|s| *s as i32 == code)
     }

@@ -128,9 +128,9 @@ impl Pool {
 
     /// The live block or object around `ptr`, which may point into the middle of it.
     ///
-    /// The index is read without a lock, and again under the lock of the heap that it names. If
-    /// both answers agree, the heap's regions match them. So a live allocation is found, whatever
-    /// is freed and handed out beside it.
+    /// The index is read without a lock, and again under the lock of the heap it names. If both
+    /// answers agree, the heap's regions match them. So a live allocation is found, whatever is
+    /// freed and handed out beside it.
     fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
         loop {
             let nearest = || self.index.find_back(ptr);

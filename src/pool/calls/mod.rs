@@ -1,4 +1,4 @@
-//! The operations that users call, each defined once.
+//! The operations users call, each defined once.
 
 mod belong;
 mod dedicated;

@@ -22,7 +22,7 @@ pub enum Resized {
 /// What the copy must know of an allocation that has to move.
 #[derive(Clone, Debug)]
 pub struct Relocation {
-    /// Bytes that its contents may take.
+    /// Bytes its contents may take.
     usable: u64,
     align: u64,
     tag: u64,
@@ -173,8 +173,7 @@ impl Pool {
         let b = st.regions.block_mut(region);
         let member = b.member;
         b.requested = requested;
-        // From now on it belongs to the stream that it was resized for, not to the one it was made
-        // on.
+        // From now on it belongs to the stream it was resized for, not to the one it was made on.
         b.stream = stream;
         if !private {
             // In an arena, `stream_id` tells which blocks were used before the heap changed hands.

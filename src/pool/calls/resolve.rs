@@ -3,8 +3,7 @@
 //! A per-thread cache maps handle and identity to a heap. Each allocation makes sure that the
 //! handle still has that identity and that the stream is not being captured: by looking where the
 //! driver keeps both ([`crate::driver::watch`]), which is no driver call, or else by asking the
-//! driver. A stream that is being captured cannot be asked for its identity, so it has a heap of
-//! its own.
+//! driver. A captured stream cannot be asked for its identity, so it has a heap of its own.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked, Now};
@@ -145,8 +144,8 @@ impl Pool {
         (other, other.lock_quick())
     }
 
-    /// The heap of a stream that is being captured. Every allocation during a capture of this
-    /// handle comes from here, and only the context can settle what is freed here.
+    /// The heap of a captured stream. Every allocation during a capture of this handle comes from
+    /// here, and only the context can settle what is freed here.
     #[cold]
     fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let key = capture_key(stream);
@@ -155,7 +154,7 @@ impl Pool {
         self.register_as(Key::Captured(key), stream, CAPTURED_ID)
     }
 
-    /// The lane of the stream that a free names.
+    /// The lane of the stream a free names.
     pub(crate) fn lane_for(&self, stream: StreamHandle) -> Result<u32> {
         match self.known_lane(stream) {
             Some(lane) => Ok(lane),

@@ -1,9 +1,9 @@
 //! Capture arenas: memory for CUDA graphs.
 //!
-//! A graph uses the addresses that it was captured with each time it is launched. So the memory of
-//! a capture comes from private heaps: heaps like any other, except that nothing is taken out,
-//! moved or given back until the last graph is gone. Every address handed out from one stays mapped
-//! to the same physical memory, and nobody else gets it.
+//! A graph uses the addresses it was captured with each time it is launched. So the memory of a
+//! capture comes from private heaps: heaps like any other, except that nothing is taken out, moved
+//! or given back until the last graph is gone. Every address handed out from one stays mapped to
+//! the same physical memory, and nobody else gets it.
 //!
 //! When the arena is released, its heaps become public. Free memory in them waits for everything
 //! submitted to the context so far, and live blocks become ordinary blocks. Heaps that are empty
@@ -44,7 +44,7 @@ impl Pool {
         members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
-    /// Like [`Pool::malloc_search`], from the heap of a stream that is being captured.
+    /// Like [`Pool::malloc_search`], from the heap of a captured stream.
     pub(crate) fn malloc_captured(&self, heap: &Heap, req: &AllocRequest, align: u64) -> Result<u64> {
         let member = heap.lock_quick().private.clone();
         let Some(member) = member else { return self.malloc_in(heap, heap.lock_quick(), req, align) };

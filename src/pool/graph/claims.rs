@@ -140,7 +140,7 @@ impl Pool {
     fn free_between(&self, (number, first, last): (u32, u64, u64), freed: &mut Vec<u64>) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        // Allocations that the end of an arena has in hand are freed there.
+        // Allocations the end of an arena has in hand are freed there.
         let meant = |&p: &Place| (first + 1..=last).contains(&st.at(p).id) && !st.is_reclaimed(p);
         for place in st.live().filter(meant).collect::<Vec<_>>() {
             let addr = st.at(place).addr;

@@ -58,7 +58,7 @@ impl Pool {
         Ok(member)
     }
 
-    /// The heap that a stream's allocations come from.
+    /// The heap a stream's allocations come from.
     pub(crate) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
         self.heaps_of(&member.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }

@@ -168,8 +168,7 @@ impl Pool {
                     Now::Idle(_) if !first => Ok(None),
                     now if matches!(&route.which, Which::Handle { began, .. } if *began == now) => Ok(Some(now)),
                     Now::Idle(_) => {
-                        // Another stream has the handle by now, or the capture that it began in is
-                        // over.
+                        // Another stream has the handle by now, or the capture it began in is over.
                         self.end_route(route);
                         self.order.captures.over(|| *key);
                         Ok(None)

@@ -21,8 +21,8 @@ pub(crate) struct Burden {
 }
 
 impl Burden {
-    /// Notes that so many bytes in so many extents were remapped. The heap has had `requests` in
-    /// all.
+    /// Notes that `bytes` in `extents` extents were remapped. The heap has had `requests` requests
+    /// in all.
     pub(crate) fn note(&mut self, bytes: u64, extents: u64, requests: u64) {
         let since = requests.wrapping_sub(std::mem::replace(&mut self.requests, requests));
         self.spared = self.spared.saturating_add(since).min(BEARABLE * MOST_BORNE);

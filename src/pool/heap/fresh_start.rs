@@ -5,8 +5,8 @@
 //! not paid waits longer each time.
 
 /// A heap starts afresh when it runs low and has moved one extent for every this many it has: then
-/// the moves that it is likely to save next time are worth mapping everything again. It has not
-/// paid if such a share was then mapped again, and more than was taken back with no driver call.
+/// the moves it is likely to save next time are worth mapping everything again. It has not paid if
+/// such a share was then mapped again, and more than was taken back with no driver call.
 const SHARE: u64 = 8;
 
 /// The most doubt there can be whether a fresh start pays. Each [`DOUBT_A_PASS`] of it lets one
@@ -24,13 +24,13 @@ pub(crate) struct FreshStarts {
     /// Extents of the heap or of the stock that the driver has mapped for it again since it last
     /// started afresh.
     pub(crate) mapped_again: u64,
-    /// Extents that it has taken back since then at addresses where they were still mapped.
+    /// Extents it has taken back since then at addresses where they were still mapped.
     pub(crate) taken_back: u64,
     /// `HeapState::moves` at the last occasion.
     pub(crate) moves: u64,
     /// Whether it is still unknown if the last fresh start has paid.
     pub(crate) open: bool,
-    /// Grows each time that a fresh start has not paid, and shrinks each time that one has.
+    /// Grows each time a fresh start has not paid, and shrinks each time one has.
     pub(crate) doubt: u32,
     /// How many more occasions to let pass.
     pub(crate) to_pass: u32,

@@ -105,7 +105,7 @@ impl Members {
         self.take_record(Member { holder, object, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
     }
 
-    /// The receipt that a record has; [`NO_MEMBER`] has none.
+    /// The receipt a record has; [`NO_MEMBER`] has none.
     pub(crate) fn receipt(&self, member: u32) -> Option<&dyn Receipt> {
         self.receipts.get(member as usize)?.as_deref()
     }
@@ -171,7 +171,7 @@ impl Members {
         self.lists.iter().position(|l| l.as_ref().is_some_and(|l| std::ptr::eq(&*l.scope, scope)))
     }
 
-    /// The scope that a record is of; [`NO_MEMBER`] is of none.
+    /// The scope a record is of; [`NO_MEMBER`] is of none.
     #[inline]
     pub(crate) fn scope_of(&self, member: u32) -> Option<&Arc<Scope>> {
         let list = self.all.get(member as usize)?.list;

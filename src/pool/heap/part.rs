@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(crate) enum Now {
     /// The stream with this identity, which is not being captured.
     Idle(u64),
-    /// A stream that is being captured, which cannot be asked for its identity.
+    /// A captured stream, which cannot be asked for its identity.
     Captured,
 }
 

@@ -132,7 +132,7 @@ impl HeapState {
         }
     }
 
-    /// The scope that a live block or object is in.
+    /// The scope a live block or object is in.
     pub(crate) fn scope_at(&self, place: Place) -> Option<Arc<Scope>> {
         self.members.scope_of(self.at(place).member).cloned()
     }

@@ -72,7 +72,7 @@ impl QuickList {
         self.worth = (self.worth + GAIN).min(WORTH);
     }
 
-    /// Keeps a region for requests of this size. Returns the one that it pushes out.
+    /// Keeps a region for requests of this size. Returns the one it pushes out.
     #[inline(always)]
     pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
         let p = place(size);

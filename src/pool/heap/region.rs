@@ -132,7 +132,7 @@ impl Regions {
         &mut self.all[r as usize]
     }
 
-    /// The region with this number, if there is one.
+    /// The region with this number, if any.
     pub(crate) fn try_get(&self, r: u32) -> Option<&Region> {
         self.all.get(r as usize)
     }
@@ -554,7 +554,7 @@ impl Regions {
     }
 
     /// Takes `[addr, stop)` of the ready region `r` out of the heap, which cuts the span. What is
-    /// left of the region stays ready; the part before, if there is one, keeps the number.
+    /// left of the region stays ready; the part before, if any, keeps the number.
     pub(crate) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
         let region = self.get(r);
         let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);

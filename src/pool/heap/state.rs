@@ -139,8 +139,8 @@ fn more_ids() -> u64 {
 pub(crate) struct HeapState {
     pub(crate) number: u32,
     pub(crate) lane: u32,
-    /// The stream that its ready memory is in order for: the lane's, except for a moment while the
-    /// lane goes to another stream.
+    /// The stream its ready memory is in order for: the lane's, except for a moment while the lane
+    /// goes to another stream.
     pub(crate) identity: u64,
     /// The id handed out last: see [`HeapState::new_id`].
     pub(crate) last_id: u64,
@@ -157,7 +157,7 @@ pub(crate) struct HeapState {
     /// Counts live memory, if set. Then nothing is handed out without a receipt.
     pub(crate) counter: Option<Arc<dyn Counter>>,
     pub(crate) batch: OwnBatch,
-    /// The part of a capture arena that has the heap: see [`crate::pool::graph::parts`].
+    /// The part of a capture arena that has the heap: see `graph/parts.rs`.
     pub(crate) private: Option<Arc<StreamPart>>,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(crate) users: HashMap<u64, Vec<u32>>,
@@ -212,7 +212,7 @@ impl HeapState {
         self.mallocs += 1;
     }
 
-    /// Takes the lanes that a block about to be freed was recorded on.
+    /// Takes the lanes a block about to be freed was recorded on.
     #[inline]
     pub(crate) fn take_users(&mut self, addr: u64) -> Vec<u32> {
         match self.users.is_empty() {
@@ -292,7 +292,7 @@ impl HeapState {
         !self.regions.is_edge(region.prev) && made(region.next) > made(region.prev)
     }
 
-    /// Counts the extents that a stitch or a flip moved, and how many of them were the heap's own.
+    /// Counts the extents a stitch or a flip moved, and how many of them were the heap's own.
     #[inline]
     pub(crate) fn count_moves(&mut self, moved: u64, own: u64) {
         if moved > 0 {
@@ -303,7 +303,7 @@ impl HeapState {
         }
     }
 
-    /// Notes that so many bytes in so many extents were mapped to other addresses for a request.
+    /// Notes that `bytes` in `extents` extents were mapped to other addresses for a request.
     pub(crate) fn note_remapped(&mut self, bytes: u64, extents: u64) {
         if extents > 0 {
             self.learnt.remapped += bytes;

@@ -68,7 +68,7 @@ pub(crate) enum About {
 pub struct Alive {
     /// Facts about it.
     pub info: AllocInfo,
-    /// The scope that it is in.
+    /// The scope it is in.
     pub scope: Option<Arc<Scope>>,
 }
 

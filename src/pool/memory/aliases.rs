@@ -57,7 +57,7 @@ struct Head {
 }
 
 /// Aliases mapped one after the other for one request. The first cache line has what a flip reads
-/// of the run that it takes back.
+/// of the run it takes back.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Run {
@@ -502,7 +502,7 @@ impl Aliases {
         parts
     }
 
-    /// Checks a run's parts against the runs that they name, as far as those still exist.
+    /// Checks a run's parts against the runs they name, as far as those still exist.
     pub(crate) fn validate_parts(&self, run: RunId, parts: &[Part]) -> Result<(), String> {
         let (start, _, len) = self.bounds(run);
         let mut in_order: Vec<&Part> = parts.iter().collect();

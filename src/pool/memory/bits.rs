@@ -11,7 +11,7 @@ const WORD: usize = u64::BITS as usize;
 #[derive(Debug, Default)]
 pub(crate) struct Bits(Box<[u64]>);
 
-/// The words that the positions of a range are in: number, and mask of the positions.
+/// The words the positions of a range are in: number, and mask of the positions.
 #[inline]
 fn words(Range { start, end }: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (start / WORD..end.div_ceil(WORD)).map(move |w| {

@@ -22,7 +22,7 @@ pub(crate) struct Part {
     pub(crate) from: u32,
     /// Where the part starts in the other run.
     pub(crate) at: u32,
-    /// Where it starts in the run that it is a part of.
+    /// Where it starts in the run it is a part of.
     pub(crate) first: u32,
     /// How many extents it has.
     pub(crate) len: u32,

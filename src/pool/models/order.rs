@@ -132,7 +132,7 @@ fn markers_of_two_threads_stay_in_order() {
 }
 
 /// No marker of a lane's present stream settles what its former stream freed. Fails when
-/// `Order::pop_done` does not look at the barrier that a marker stands behind.
+/// `Order::pop_done` does not look at the barrier a marker stands behind.
 #[test]
 fn a_lane_that_changes_hands_keeps_what_it_owes() {
     explore(|| {

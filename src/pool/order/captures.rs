@@ -1,4 +1,4 @@
-//! The captures that the pool knows of.
+//! The captures the pool knows of.
 //!
 //! A context marker invalidates every capture in progress, so none is recorded while one is known,
 //! except as a last resort. CUDA tells of a capture only for a stream that is named. So a capture
@@ -20,7 +20,7 @@ pub(crate) struct Known {
     announced: bool,
 }
 
-/// What is known of each stream, by a number of the caller's.
+/// What is known of each stream, by a key the caller chooses.
 pub(crate) type KnownCaptures = HashMap<usize, Known>;
 
 /// The captures known.

@@ -6,10 +6,10 @@
 //! old number. A tag is *settled* once a marker of its lane with at least its epoch has completed;
 //! settled memory may be used by any stream with no wait.
 //!
-//! A free reads the open epoch with a plain load, which is enough. The work that the free comes
-//! after was submitted before it, and the driver orders submissions to a stream and events recorded
-//! on it. If the event came first, the epoch was closed before that, and the free sees the new
-//! number. So a thread that reads the old number has submitted work that the event covers.
+//! A free reads the open epoch with a plain load, which is enough. The work the free comes after
+//! was submitted before it, and the driver orders submissions to a stream and events recorded on
+//! it. If the event came first, the epoch was closed before that, and the free sees the new number.
+//! So a thread that reads the old number has submitted work that the event covers.
 //!
 //! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
 //! not known (the stream it was used on is gone); only a context marker settles it. A context
@@ -59,7 +59,7 @@ struct Lane {
     /// Epochs up to here are settled.
     done: AtomicU64,
     /// Whether only a context marker settles its tags: other threads cannot name its stream (a
-    /// per-thread stream), or that cannot take a marker (a stream that is being captured).
+    /// per-thread stream), or that cannot take a marker (a captured stream).
     unnamed: bool,
     /// Whether another stream wants memory of this lane: then the next free on it records a marker.
     wanted: AtomicBool,

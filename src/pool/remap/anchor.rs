@@ -20,7 +20,7 @@ pub(crate) struct Anchor {
     pub(crate) in_front: bool,
     /// The end of the addresses kept for the heap, if the run goes there; else 0.
     pub(crate) kept: u64,
-    /// Bytes of the request that the region already holds.
+    /// Bytes of the request the region already holds.
     pub(crate) has: u64,
 }
 

@@ -27,8 +27,8 @@
 //!
 //! Heaps have their peaks at different times, so together they may map more than the device needs.
 //! While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter of it,
-//! growth also stays within the budget of all. *peak* is the most that they had live together when
-//! one of them ran short, *remapped* what all have moved, and *in flight* the freed bytes that the
+//! growth also stays within the budget of all. *peak* is the most they had live together when one
+//! of them ran short, *remapped* what all have moved, and *in flight* the freed bytes that the
 //! device, asked just then, has not passed:
 //!
 //! ```text
@@ -177,7 +177,7 @@ impl Pool {
         by_right.max(earned(l.remapped, l.peak_live, permille) + relief(l.burden.bytes, l.peak_live, permille))
     }
 
-    /// Bytes that the budget of all heaps leaves for a growth, without what is in flight. No limit
+    /// Bytes the budget of all heaps leaves for a growth, without what is in flight. No limit
     /// unless other heaps hold `size` free bytes in extents, or a part of that which is much.
     pub(crate) fn budget(&self, heap: &Heap, st: &HeapState, size: u64) -> u64 {
         if self.heap_count.load(Relaxed) < 2 || !heap.is_ordinary(st) {
@@ -201,8 +201,8 @@ impl Pool {
         all.saturating_sub(self.mapped_now())
     }
 
-    /// Freed bytes that the device is not known to have passed. All free bytes of a heap that
-    /// cannot be looked at count.
+    /// Freed bytes the device is not known to have passed. All free bytes of a heap that cannot be
+    /// looked at count.
     pub(crate) fn in_flight(&self, heap: &Heap, st: &HeapState, reach: usize) -> u64 {
         let of_others = self
             .others_with(heap, self.page)
@@ -211,8 +211,8 @@ impl Pool {
         st.in_flight(&self.order) + of_others.sum::<u64>()
     }
 
-    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 if no reserve
-    /// would be left.
+    /// Bytes a heap may map beyond its slack once a request of `size` is met: 0 if no reserve would
+    /// be left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
         let most = self.entitled(st);
         if most == 0 {

@@ -96,8 +96,7 @@ impl Pool {
             let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on
-                // the device. A stream that is being captured cannot wait for anything outside its
-                // capture.
+                // the device. A captured stream cannot wait for anything outside its capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
                     return Ok(Outcome::Done(None));
                 }
@@ -195,9 +194,9 @@ impl Pool {
         Ok((sources, others))
     }
 
-    /// Bytes that a heap may map beyond its peak rather than move anything. A small heap that runs
-    /// short again and again gets more: it would move memory all the time to save what the device
-    /// will not miss.
+    /// Bytes a heap may map beyond its peak rather than move anything. A small heap that runs short
+    /// again and again gets more: it would move memory all the time to save what the device will
+    /// not miss.
     fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
         st.note_short(size);
         match self.options.slack_floor {
@@ -474,7 +473,7 @@ fn commit(
     (id, cut.map(|c| c.block))
 }
 
-/// The heap that a piece is in: `st`, or one of the others.
+/// The heap a piece is in: `st`, or one of the others.
 fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbours) -> &'a mut HeapState {
     match others.get_mut(&p.heap) {
         Some((_, guard)) => guard,

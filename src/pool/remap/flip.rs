@@ -15,7 +15,7 @@ use crate::pool::remap::sources::take_out_all;
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::Want;
 
-/// A run that can be taken back. Its extents in this heap are in the regions that its parts name.
+/// A run that can be taken back. Its extents in this heap are in the regions its parts name.
 #[derive(Clone, Copy)]
 struct Free {
     /// How many extents lie in this heap: the others are in stock.
@@ -63,8 +63,8 @@ impl Pool {
         found
     }
 
-    /// Takes back a run that [`Self::look_at`] has found free, and cuts the request out, if there
-    /// is one. Returns the request's region, or else that of the run, which is ready.
+    /// Takes back a run that [`Self::look_at`] has found free, and cuts the request out, if any.
+    /// Returns the request's region, or else that of the run, which is ready.
     fn bring_back(
         &self,
         core: &mut Core,

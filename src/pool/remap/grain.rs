@@ -1,13 +1,13 @@
-//! The grain of a heap: the size of the largest extents that it creates.
+//! The grain of a heap: the size of the largest extents it creates.
 //!
 //! The driver charges per extent, so a heap begins with few and large ones. But an extent moves
 //! only when all of it is free: memory that is free beside a live block in the same extent is
 //! *stranded*. When a heap has to grow although it has enough free bytes, stranded memory is the
 //! reason. If that has become a noticeable share of the heap, the grain is halved, and new extents
 //! strand half as much. Fine extents make every move dear, so this is done only where memory is
-//! scarce, or with [`PoolOptions::finer`](super::PoolOptions::finer). A large heap has a coarse
-//! grain: its blocks are mostly large, and strand no larger a part of it. docs/adr/extent-sizes.md
-//! has the experiment.
+//! scarce, or with [`PoolOptions::finer`](crate::pool::PoolOptions::finer). A large heap has a
+//! coarse grain: its blocks are mostly large, and strand no larger a part of it.
+//! docs/adr/extent-sizes.md has the experiment.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -28,7 +28,8 @@ const PIECES_OF_MEAN: u64 = 48;
 const SCARCE: u64 = 6;
 
 /// A heap with as many bytes as this many extents of
-/// [`PoolOptions::max_extent`](super::PoolOptions::max_extent), or more, has a grain of twice that.
+/// [`PoolOptions::max_extent`](crate::pool::PoolOptions::max_extent), or more, has a grain of twice
+/// that.
 const MANY: u64 = 1024;
 
 impl Pool {

@@ -1,5 +1,4 @@
-//! Graves: freed dedicated allocations that the device may still be using, and giving their memory
-//! back.
+//! Graves: freed dedicated allocations the device may still be using, and giving their memory back.
 
 use crate::base::sync::lock;
 use crate::base::Result;
@@ -7,8 +6,8 @@ use crate::pool::memory::Grave;
 use crate::pool::state::Pool;
 
 impl Pool {
-    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the
-    /// bytes released.
+    /// Unmaps and releases freed dedicated allocations the device has passed. Returns the bytes
+    /// released.
     pub(crate) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);

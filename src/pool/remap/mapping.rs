@@ -25,8 +25,8 @@ impl Pool {
     }
 
     /// Takes addresses for a run. `place` says where they must start, and the end of the kept
-    /// addresses that they come from, or 0; `None` if there is no room there. Without it they may
-    /// be anywhere.
+    /// addresses they come from, or 0; `None` if there is no room there. Without it they may be
+    /// anywhere.
     pub(crate) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         match self.find_addresses(place, len, align) {
             // Old addresses of moved extents may have used up the others.

@@ -145,8 +145,7 @@ impl Pool {
         best.map(|b| b.1)
     }
 
-    /// Bytes that a heap lacks of the most it has had live, a request included, plus its least
-    /// slack.
+    /// Bytes a heap lacks of the most it has had live, a request included, plus its least slack.
     fn lacks(&self, st: &HeapState, size: u64) -> u64 {
         (st.learnt.peak_live.max(st.live_bytes + size) + self.options.slack_floor).saturating_sub(st.extents.bytes())
     }
@@ -247,11 +246,12 @@ impl Pool {
 
     /// Before anything is mapped, brings other heaps up to date, if they hold a lot of free memory
     /// or the request is beyond the budget of all heaps. One context marker tells whether the
-    /// device has passed everything freed so far, on idle and dead streams too. It is left out if
-    /// little is free elsewhere, if a capture was ever met, which it could invalidate, and if it
-    /// has been in vain of late; the last not for a large request beyond the budget, which costs
-    /// more to map than to ask for. The shared heap asks whenever waiting memory and other heaps'
-    /// would do, and takes over what it finds. Returns what there is then.
+    /// device has passed everything freed so far, on idle and dead streams too. The marker is left
+    /// out if little is free elsewhere, if a capture was ever met (the marker could invalidate it),
+    /// or if asking was in vain of late. A large request beyond the budget asks all the same, as
+    /// mapping costs more than asking. For the shared heap beyond the budget, enough is free
+    /// elsewhere once waiting memory and other heaps' would do together; it takes over what it
+    /// finds. Returns the memory found for the request.
     pub(crate) fn look_around(
         &self,
         heap: &Heap,

@@ -88,9 +88,9 @@ impl Pool {
         }
     }
 
-    /// Takes over, where they are, the extents that a heap's own stream freed in the shared heap,
-    /// once nothing is shared any more. In that stream's order they are free at once, while the
-    /// shared heap waits for the device. Returns whether there were any.
+    /// Takes over, where they are, the extents a heap's own stream freed in the shared heap, once
+    /// nothing is shared any more. In that stream's order they are free at once, while the shared
+    /// heap waits for the device. Returns whether there were any.
     pub(crate) fn take_back_own(&self, heap: &Heap, st: &mut HeapState) -> bool {
         let has_some = |s: &&Heap| s.number != heap.number && s.free.load(Relaxed) >= self.page;
         let Some(shared) = self.shared_heap().filter(has_some).filter(|_| !self.has_paid_rent()) else { return false };

@@ -96,7 +96,7 @@ impl HeapState {
 }
 
 impl Pool {
-    /// Releases wholly free extents that the device has passed until no more than `keep` bytes are
+    /// Releases wholly free extents the device has passed until no more than `keep` bytes are
     /// mapped. What the device may still be using stays; synchronise first to give everything back.
     /// May invalidate a stream capture in progress. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {

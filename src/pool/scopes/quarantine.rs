@@ -77,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// Forgets the streams that a reclaimed allocation was recorded on, so that they need not stay
+    /// Forgets the streams a reclaimed allocation was recorded on, so that they need not stay
     /// alive. Unless the device has passed it, a context marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
         if let Some((mut st, _)) = self.pooled(base, id) {
@@ -151,7 +151,7 @@ impl Pool {
         all
     }
 
-    /// Unmaps and releases freed dedicated allocations that the device has passed.
+    /// Unmaps and releases freed dedicated allocations the device has passed.
     pub fn unmap_freed(&self) -> Result<()> {
         self.bury().map(|_| ())
     }

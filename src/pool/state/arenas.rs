@@ -92,7 +92,7 @@ pub enum WhichStreams {
     Handle(StreamHandle),
     /// The streams of the capture that this one is part of.
     CaptureOf(StreamHandle),
-    /// The streams that the filter accepts.
+    /// The streams the filter accepts.
     Filter(Filter),
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum Which {
         key: usize,
         began: Now,
     },
-    /// `key` tells the stream that it began with from others.
+    /// `key` tells the stream it began with from others.
     Capture {
         key: usize,
     },
@@ -117,8 +117,8 @@ pub struct Route {
     pub(crate) arena: Arc<GraphArena>,
     pub(crate) which: Which,
     pub(crate) over: AtomicBool,
-    /// The capture that its stream was seen to be part of, 0 before. That capture's other streams
-    /// are claimed, too.
+    /// The capture its stream was seen to be part of, 0 before. That capture's other streams are
+    /// claimed, too.
     pub(crate) capture: AtomicU64,
     /// Tells it from every other route of the pool; not 0.
     pub(crate) number: u64,
@@ -128,7 +128,7 @@ pub struct Route {
 
 impl Route {
     /// Whether it has ended. It also ends without a call, once its handle stands for another
-    /// stream, or once the capture that it began in is over.
+    /// stream, or once the capture it began in is over.
     pub fn is_over(&self) -> bool {
         self.over.load(Acquire)
     }

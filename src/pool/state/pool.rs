@@ -54,8 +54,8 @@ pub(crate) struct Counters {
     pub(crate) mapped: AtomicU64,
     pub(crate) peak_mapped: AtomicU64,
     pub(crate) zombie_bytes: AtomicU64,
-    /// The most that heaps had live together when one of them ran short, and the bytes that they
-    /// have moved: `remap/economy.rs`.
+    /// The most that heaps had live together when one of them ran short, and the bytes they have
+    /// moved: `remap/economy.rs`.
     pub(crate) most_live: AtomicU64,
     pub(crate) remapped: AtomicU64,
     /// What `remapped` was when the device was last seen behind the host.
@@ -146,8 +146,8 @@ impl Pool {
             match self.driver.va_reserve(self.dev, want, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
-                    // Makes the table that the first request needs now, not then: addresses are
-                    // taken from the start.
+                    // Makes the table the first request needs now, not then: addresses are taken
+                    // from the start.
                     self.index.set(base, Entry::Empty);
                     core.holes.add_root(base, want);
                     return Ok(());
@@ -195,7 +195,7 @@ impl Pool {
         Some(heap)
     }
 
-    /// The heap that all streams share, if there is one.
+    /// The heap that all streams share, if any.
     pub(crate) fn shared_heap(&self) -> Option<&Heap> {
         match self.shared.load(Acquire) {
             NONE => None,

@@ -14,8 +14,7 @@ use crate::pool::heap::Heap;
 use crate::pool::state::{Key, Pool, StreamHeaps};
 use crate::pool::streams::cache::{leave_at_exit, take_orphan};
 
-/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No
-/// stream has it.
+/// Stands for the identity of a captured stream, which cannot be asked for it. No stream has it.
 pub(crate) const CAPTURED_ID: u64 = u64::MAX;
 
 /// Most heaps of one stream.

@@ -68,9 +68,9 @@ pub struct AllocRequest<'a> {
     pub stream: StreamHandle,
     /// Special needs.
     pub flags: AllocFlags,
-    /// A number of the caller's, shown in dumps.
+    /// A number the caller chooses, shown in dumps.
     pub tag: u64,
-    /// The scope that it joins.
+    /// The scope it joins.
     pub scope: Option<&'a Arc<Scope>>,
     /// Its receipt, which leaves the slip when the allocation is made.
     pub slip: Option<&'a Slip>,

@@ -22,8 +22,7 @@ pub struct PoolOptions {
     pub trim_threshold: u64,
     /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000.
     pub slack_permille: u32,
-    /// The least that it may map beyond them, bytes; more in a small heap that runs short. 0:
-    /// nothing.
+    /// The least it may map beyond them, bytes; more in a small heap that runs short. 0: nothing.
     pub slack_floor: u64,
     /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000, unearned.
     pub bought_permille: u32,
@@ -39,7 +38,7 @@ pub struct PoolOptions {
     pub finer: bool,
     /// Largest extent to create for a request that finds nothing mapped at all, bytes.
     pub first_extent: u64,
-    /// About the most extents that a request is made of.
+    /// About the most extents a request is made of.
     pub extents_per_request: u64,
     /// Most old addresses of moved extents to keep mapped, a count of aliases, so that the extents
     /// can move back for nothing.

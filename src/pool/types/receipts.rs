@@ -14,7 +14,7 @@ use std::fmt;
 /// Stands for an allocation in such a count. It is dropped when the allocation ends, perhaps under
 /// a lock of the pool, so neither its drop nor `resize` may call the pool or the driver.
 pub trait Receipt: Send + fmt::Debug {
-    /// The bytes that it stands for.
+    /// The bytes it stands for.
     fn bytes(&self) -> u64;
     /// The allocation is going to grow in place to `bytes`, or has shrunk to them. Only growth may
     /// fail; the allocation does not grow then.
@@ -50,7 +50,7 @@ impl fmt::Debug for Slip {
     }
 }
 
-/// The bytes that a pooled allocation counts as.
+/// The bytes a pooled allocation counts as.
 #[inline]
 pub(crate) fn rounded(requested: u64) -> u64 {
     requested.max(1).checked_next_multiple_of(SMALL_MIN).unwrap_or(u64::MAX)

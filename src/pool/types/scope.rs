@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A set of allocations, of any heaps, pools and streams.
 #[derive(Debug)]
 pub struct Scope {
-    /// The number that its owner gave it.
+    /// The number its owner gave it.
     number: u64,
     /// Where an allocation goes that would join this scope when it is closed.
     parent: Option<Arc<Scope>>,
@@ -90,7 +90,7 @@ impl Scope {
         })
     }
 
-    /// The number that its owner gave it.
+    /// The number its owner gave it.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -12,9 +12,9 @@
 //! 8 bytes and cover all before; a chunk's covers what is written, with the zeros. So each byte of
 //! the file is covered.
 //!
-//! A file is *whole* when it has the length that its header says, header and footer have their
-//! checksums and agree, and every chunk has its own. The generation is of one write of one store,
-//! so parts of two writes never agree.
+//! A file is *whole* when it has the length its header says, header and footer have their checksums
+//! and agree, and every chunk has its own. The generation is of one write of one store, so parts of
+//! two writes never agree.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

@@ -71,7 +71,7 @@ pub struct StoreUsage {
     pub reading: u64,
 }
 
-/// Bytes that a store may use.
+/// Bytes a store may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreCapacity {
     /// The file system's bytes, or the limit if that is less.

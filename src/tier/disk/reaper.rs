@@ -106,7 +106,7 @@ impl Reaper {
         thread.is_some()
     }
 
-    /// Bytes that the file system has yet to get back.
+    /// Bytes the file system has yet to get back.
     pub fn pending_bytes(&self) -> u64 {
         match self.is_here() {
             true => lock(&self.shared.queue).pending,

@@ -70,7 +70,7 @@ impl Store {
         self.shared.abilities.is_direct()
     }
 
-    /// Bytes of the chunks that it is written and read in.
+    /// Bytes of the chunks it is written and read in.
     pub fn chunk_bytes(&self) -> u64 {
         self.shared.options.chunk_bytes
     }

@@ -191,7 +191,7 @@ struct Reading<'r, 'a> {
     told: &'r mut Told<'a>,
     item: &'r Item,
     into: Option<&'r HostMemory>,
-    /// Bytes that the flow had submitted before.
+    /// Bytes the flow had submitted before.
     start: u64,
     /// Bytes that have arrived.
     over: u64,

@@ -48,7 +48,7 @@ impl Drop for Filed {
 }
 
 impl Place {
-    /// The space that it is in.
+    /// The space it is in.
     pub(super) fn space(&self, device: DeviceId) -> SpaceId {
         match self {
             Place::Device => SpaceId::new(Tier::Gpu, device.0),
@@ -277,7 +277,7 @@ impl Item {
         (st.holds, st.place.as_ref().map(|p| p.space(self.device)))
     }
 
-    /// How many of the bytes that an allocation lacks its device memory would give back.
+    /// How many bytes its device memory would give back, of those an allocation lacks.
     pub(super) fn helps(&self, lack: &Lack) -> u64 {
         lock(&self.state).drawn.as_ref().map_or(0, |drawn| drawn.helps(lack))
     }

@@ -110,7 +110,7 @@ impl Flow<'_> {
         self.idle.as_mut().ok_or_else(|| Error::internal("a lane was used after its end"))
     }
 
-    /// The stream that it copies on.
+    /// The stream it copies on.
     pub(super) fn stream(&self) -> StreamHandle {
         self.idle.as_ref().map_or(StreamHandle::LEGACY, |l| l.stream)
     }

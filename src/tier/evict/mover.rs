@@ -35,7 +35,7 @@ pub struct MoverOptions {
 pub(super) struct Mover {
     shared: Weak<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The process that it runs in: a forked child has no mover.
+    /// The process it runs in: a forked child has no mover.
     process: u32,
 }
 

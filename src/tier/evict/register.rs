@@ -22,7 +22,7 @@ pub(super) struct Register<T> {
 }
 
 /// `shelves` holds the last use and address of each entry that may move automatically, under the
-/// space that it is in.
+/// space it is in.
 #[derive(Debug)]
 struct Books<T> {
     entries: BTreeMap<u64, Entry<T>>,
@@ -132,8 +132,8 @@ impl<T: Listed> Register<T> {
         lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
     }
 
-    /// Checks the equation above, and each item with `fault`, which gets the space that the item is
-    /// said to be in.
+    /// Checks the equation above, and each item with `fault`, which gets the space the item is said
+    /// to be in.
     pub(super) fn validate(&self, fault: impl Fn(&T, SpaceId) -> Option<String>) -> Result<(), String> {
         let books = lock(&self.books);
         let shelved: usize = books.shelves.values().map(BTreeSet::len).sum();

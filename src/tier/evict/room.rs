@@ -19,8 +19,8 @@ const BATCH: usize = 64;
 struct Found {
     claims: Vec<Claim>,
     bytes: u64,
-    /// One of the items that another thread is moving out just now. `leaving_bytes` are the bytes
-    /// of all.
+    /// One of the items another thread is moving out just now. `leaving_bytes` are the bytes of
+    /// all.
     leaving: Option<Arc<Item>>,
     leaving_bytes: u64,
 }

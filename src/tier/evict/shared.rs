@@ -44,7 +44,7 @@ pub struct Unasked {
     pub nearer: bool,
     /// Where it starts.
     pub base: u64,
-    /// The device that it is of.
+    /// The device it is of.
     pub device: DeviceId,
     /// Bytes asked for.
     pub bytes: u64,

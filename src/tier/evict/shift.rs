@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// The spaces that a goal allows, best first.
+    /// The spaces a goal allows, best first.
     pub(super) fn targets(&self, goal: &Goal, from: SpaceId) -> Result<Vec<SpaceId>> {
         let spaces = self.parts.manager.spaces();
         let strategy = match goal {

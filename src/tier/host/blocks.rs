@@ -132,7 +132,7 @@ impl Blocks {
         self.add_run(addr, bytes);
     }
 
-    /// Start and end of the chunk that an address is in.
+    /// Start and end of the chunk an address is in.
     fn chunk_of(&self, addr: u64) -> Option<(u64, u64)> {
         let (start, bytes) = self.chunks.range(..=addr).next_back()?;
         (addr - start < *bytes).then_some((*start, start + bytes))

@@ -18,7 +18,7 @@ pub struct HostMemory {
     bytes: u64,
     want: Want,
     node: Arc<Node>,
-    /// Dropped after the memory has been given back, so that whoever gets the promise next finds
+    /// Dropped after the memory has been given back, so that the next holder of the promise finds
     /// the memory.
     drawn: Drawn,
 }
@@ -45,7 +45,7 @@ impl HostMemory {
         self.bytes
     }
 
-    /// Bytes that it counts as: whole blocks, or a whole part.
+    /// Bytes it counts as: whole blocks, or a whole part.
     pub fn counted(&self) -> u64 {
         self.drawn.bytes()
     }

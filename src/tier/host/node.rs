@@ -39,7 +39,7 @@ pub(super) enum Want {
 }
 
 impl Want {
-    /// The bytes that it counts as.
+    /// The bytes it counts as.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Want::Part(bytes) | Want::Blocks(bytes, _) => bytes,
@@ -181,7 +181,7 @@ impl Node {
         self.changed.wait(st).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The blocks or the part that a request needs.
+    /// The blocks or the part a request needs.
     pub(super) fn want(&self, bytes: u64, shape: Shape) -> Result<Want> {
         let block = self.geometry.block;
         let least = match shape {

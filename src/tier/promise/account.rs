@@ -135,7 +135,7 @@ impl Account {
         }
     }
 
-    /// Adds bytes that the space has given. Under the mutex, and only to a live reservation.
+    /// Adds bytes the space has given. Under the mutex, and only to a live reservation.
     pub(super) fn grow(&self, bytes: u64) {
         self.size.fetch_add(bytes, AcqRel);
         self.space.promised.fetch_add(bytes, AcqRel);

@@ -57,7 +57,7 @@ fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> Option<R> {
 }
 
 impl Attachments {
-    /// The reservation that an allocation on the stream draws from, and the stream's usage. The
+    /// The reservation an allocation on the stream draws from, and the stream's usage. The
     /// reservation may be released by the time it is used.
     pub(super) fn current(&self, hub: u64, space: &Space, stream: u64) -> Stream {
         let version = self.version.load(Acquire);

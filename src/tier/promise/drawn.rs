@@ -90,7 +90,7 @@ impl Drawn {
         self.inside
     }
 
-    /// How many of the bytes that an allocation lacks its end would give back.
+    /// How many bytes its end would give back, of those an allocation lacks.
     pub fn helps(&self, lack: &Lack) -> u64 {
         let (of, inside) = match &self.from {
             From::Reservation(account) if !account.released() => (Some(account.id), self.inside),
@@ -104,7 +104,7 @@ impl Drawn {
         }
     }
 
-    /// The space that the bytes are in.
+    /// The space the bytes are in.
     pub fn space(&self) -> &Space {
         self.from.space()
     }

@@ -95,7 +95,7 @@ impl Books {
         None
     }
 
-    /// Makes a reservation of bytes that the space has given.
+    /// Makes a reservation of bytes the space has given.
     fn open(&mut self, space: Arc<Space>, bytes: u64, policies: Policies, arrived: u64) -> Arc<Account> {
         self.last_id += 1;
         let id = self.last_id;

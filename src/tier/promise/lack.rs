@@ -7,7 +7,7 @@ use crate::base::Error;
 /// What would help an allocation that was not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// Its reservation has so many bytes too few: what is drawn from that helps, and nothing else.
+    /// Its reservation lacks bytes. Only bytes drawn from that reservation help.
     Reservation {
         /// The reservation's number.
         number: u64,

@@ -242,7 +242,7 @@ impl Manager {
     }
 
     /// Tries an allocation. If there is no memory, tries again after the relief has made room, and
-    /// as often as the policy says. `from` is the reservation that it is counted in, if any.
+    /// as often as the policy says. `from` is the reservation it is counted in, if any.
     fn attempt<T>(
         &self,
         space: &Arc<Space>,
@@ -295,7 +295,7 @@ impl Manager {
         self.hub.attachments.has_changed()
     }
 
-    /// The number of the reservation that the calling thread's allocations on a stream draw from.
+    /// The number of the reservation the calling thread's allocations on a stream draw from.
     pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
         self.own(space)?;
         let current = self.hub.attachments.current(self.hub.id, space, stream);

@@ -23,8 +23,8 @@ struct Growth {
 /// Why a reservation cannot grow any more.
 const NO_MANAGER: &str = ", and its manager is gone";
 
-/// The refusal of an allocation. `of_space`: bytes that the space lacks; `None` if the reservation
-/// lacks them.
+/// The refusal of an allocation. `of_space`: bytes the space lacks; `None` if the reservation lacks
+/// them.
 fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -> Refused {
     let text = format!(
         "reservation {} of {}: {} asked, {} of its {} drawn{also}; free something, or grow it first",
@@ -114,8 +114,8 @@ fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts
     }
 }
 
-/// Like [`take_growing`], under the mutex. The error has the bytes that the space lacks, if it
-/// does, and an addition to the text of [`overdrawn`].
+/// Like [`take_growing`], under the mutex. The error has the bytes the space lacks, if it does, and
+/// an addition to the text of [`overdrawn`].
 fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, (Option<u64>, String)> {
     if account.released() {
         return Ok(None);

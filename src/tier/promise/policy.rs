@@ -88,7 +88,7 @@ pub enum LimitPolicy {
     Increase {
         /// How much larger it gets.
         factor: Factor,
-        /// The most that the reservation may grow to, bytes.
+        /// The most the reservation may grow to, bytes.
         cap: Option<u64>,
         /// Whether it may grow above the space's limit by what the allocation needs, up to the
         /// capacity.
@@ -128,7 +128,7 @@ pub struct Shortage {
 }
 
 /// Frees, evicts or releases something. Returns whether the allocation should be tried again.
-/// Called with no lock held. Allocations that it makes itself do not call it again.
+/// Called with no lock held. Allocations it makes itself do not call it again.
 pub type OutOfMemoryCallback = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
 
 /// What happens when there is no memory for an allocation, whatever was promised.

@@ -19,7 +19,7 @@ pub struct Request {
     pub wait: Wait,
     /// Ends the wait when triggered.
     pub cancel: Option<Cancel>,
-    /// What an allocation does that does not fit.
+    /// What an allocation that does not fit does.
     pub policy: LimitPolicy,
     /// What an allocation does if there is no memory for it; `None`: as the space says.
     pub out_of_memory: Option<OutOfMemoryPolicy>,

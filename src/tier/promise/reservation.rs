@@ -54,7 +54,7 @@ impl Reservation {
         self.account.id
     }
 
-    /// The space that it is in.
+    /// The space it is in.
     pub fn space(&self) -> SpaceId {
         self.account.space.id
     }
@@ -179,7 +179,7 @@ impl Reservation {
         self.hub.attachments.attach_thread(self.hub.id, &self.account)
     }
 
-    /// Sets what an allocation does that does not fit.
+    /// Sets what an allocation that does not fit does.
     pub fn set_policy(&self, policy: LimitPolicy) -> Result<()> {
         self.set_policies(|p| std::mem::replace(&mut p.limit, policy)).map(drop)
     }

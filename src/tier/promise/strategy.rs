@@ -20,7 +20,7 @@ pub enum Strategy {
     DowngradeFrom {
         /// Where the data is.
         from: SpaceId,
-        /// The tier that it is to go to.
+        /// The tier it is to go to.
         to: Option<Tier>,
     },
     /// A space that data of `from` can be moved up to: of a higher tier, the nearest first, or just
@@ -28,7 +28,7 @@ pub enum Strategy {
     UpgradeFrom {
         /// Where the data is.
         from: SpaceId,
-        /// The tier that it is to go to.
+        /// The tier it is to go to.
         to: Option<Tier>,
     },
 }

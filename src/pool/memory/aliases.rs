@@ -443,8 +443,8 @@ const _: () = assert!(size_of::<Head>() == 64);
 impl Aliases {
     /// The parts of a run, from high to low addresses, if all of its aliases are dormant. Give them
     /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
-    /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none there,
-    /// or not all of a part is in stock, [`Self::hold`] tells whether to look it up anew.
+    /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
+    /// there, or not all of a part is in stock, [`Self::hold`] tells whether to look it up anew.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         if !self.is_dormant(run) {
             return None;

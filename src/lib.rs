@@ -24,22 +24,22 @@
 //!
 //! Loading the library starts no thread. These start when they are needed:
 //!
-//! - the background trim's, with `GPUMEM_TRIM_INTERVAL`;
+//! - one for the background trim, if `GPUMEM_TRIM_INTERVAL` is set;
 //! - one that pins host memory ahead of need, after the first use of pinned memory;
 //! - one that moves data out of spaces that are too full, after the first evictable allocation,
 //!   unless `GPUMEM_MOVER=off`;
-//! - four that read and write files, after the first move to or from a disk, and one for each disk
-//!   space that closes removed files, as that may take long;
+//! - four that read and write files, after the first move to or from a disk, and for each disk
+//!   space one that closes removed files, because a close may take long;
 //! - one that writes a recording, while there is one;
 //! - one that publishes the statistics page, with `GPUMEM_STATS_PAGE=on`;
-//! - helpers that touch the pages of large blocks, and those of a plan's search that asks for more
-//!   than one thread; they end with the call.
+//! - helpers that end with the call: those that touch the pages of large blocks, and those of a
+//!   plan's search that asks for more than one thread.
 //!
-//! Every call may come from any thread. Allocating on the hit path takes one lock, that of a heap
-//! of the stream. Threads that use streams of their own do not meet there; threads that share one
-//! get heaps of their own once they keep meeting. The top of [`pool`] says in which order locks are
-//! taken. No lock is held in a call that waits for the device. A lock poisoned by a panic can still
-//! be taken, and the C ABI turns a panic into an error.
+//! Every call may come from any thread. A malloc on the hit path takes one lock: that of one of its
+//! stream's heaps. Threads on different streams do not meet there; threads that share a stream get
+//! separate heaps once they keep meeting. The top of [`pool`] gives the lock order. A call that
+//! waits for the device holds no lock but the pool's `changing`, shared. A lock poisoned by a panic
+//! can still be taken, and the C ABI turns a panic into an error.
 //!
 //! # Start, fork, exit
 //!

@@ -12,25 +12,25 @@ use crate::base::{DeviceId, Error, Result};
 use crate::pool::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route, Span, WhichStreams};
 use std::sync::Arc;
 
-/// What a capture is to be like.
+/// How to set a capture up.
 #[derive(Clone, Copy, Default)]
 pub struct CaptureOptions<'a> {
-    /// The arena's, where it is a new one.
+    /// Options of its arena, if it makes a new one.
     pub arena: GraphArenaOptions,
     /// Bytes to map ahead.
     pub bytes: u64,
-    /// Share this one's arena.
+    /// The capture whose arena to share.
     pub share: Option<&'a Capture>,
-    /// Put large allocations where a layout of this one's record has them.
+    /// The capture whose record to lay out; large allocations go where that layout has them.
     pub layout: Option<&'a Capture>,
 }
 
 /// One capture's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
-    /// Those of its arena.
+    /// Counters of its arena.
     pub arena: GraphArenaStats,
-    /// References to all captures of the arena, a count.
+    /// How many references all captures of the arena have.
     pub references: u64,
 }
 
@@ -41,18 +41,18 @@ struct Shared {
     references: Mutex<u64>,
 }
 
-/// One begin of a capture, and the references to what it has allocated.
+/// One capture, and the references to the memory it has allocated.
 pub struct Capture {
     shared: Arc<Shared>,
     route: Arc<Route>,
-    /// 0 once it is gone.
+    /// 0 once the capture is gone.
     references: Mutex<u64>,
     /// A layout of what the arena has recorded, made when it is first asked for.
     planned: Mutex<Option<Arc<Span>>>,
 }
 
 impl Capture {
-    /// Lets `stream` allocate from the capture, and any stream that is forked into a capture of it.
+    /// Lets `stream`, and any stream forked into its capture, allocate from the capture's arena.
     /// The caller has one reference. On failure nothing is left behind.
     pub fn begin(pool: &Pool, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
         let layout = options.layout.map(|c| c.laid_out(pool)).transpose()?;
@@ -62,7 +62,7 @@ impl Capture {
         Capture::start(pool, WhichStreams::Handle(stream), options, layout.as_ref())
     }
 
-    /// Like [`Self::begin`] for the streams of the capture that `stream` is part of at present.
+    /// Like [`Self::begin`], for the streams of the capture that `stream` is part of at present.
     pub fn begin_in_progress(pool: &Pool, stream: StreamHandle) -> Result<Capture> {
         Capture::start(pool, WhichStreams::CaptureOf(stream), CaptureOptions::default(), None)
     }
@@ -128,13 +128,13 @@ impl Capture {
         self.shared.device
     }
 
-    /// The stream's allocations are ordinary again. Once ended it stays so.
+    /// Ends the capture for good: its streams' allocations are ordinary again.
     pub fn end(&self, pool: &Pool) {
         pool.end_route(&self.route);
     }
 
-    /// Ends it, frees all that it allocated and that is live, and gives every reference up. Returns
-    /// the addresses that it has freed.
+    /// Ends the capture, frees its live allocations and drops all its references. Returns the
+    /// addresses it has freed.
     pub fn abort(&self, pool: &Pool) -> Vec<u64> {
         let mine = std::mem::take(&mut *lock(&self.references));
         if mine == 0 {
@@ -150,7 +150,7 @@ impl Capture {
         self.route.is_over()
     }
 
-    /// One more reference.
+    /// Takes one more reference.
     pub fn retain(&self) -> Result<()> {
         let mut mine = lock(&self.references);
         if *mine == 0 {
@@ -161,8 +161,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Drops a reference; says whether it was the capture's last. A capture that has not ended ends
-    /// with it.
+    /// Drops a reference. Returns whether it was the last, which also ends a capture in progress.
     pub fn release(&self, pool: &Pool) -> Result<bool> {
         let mut mine = lock(&self.references);
         *mine = mine.checked_sub(1).ok_or_else(gone)?;
@@ -180,8 +179,8 @@ impl Capture {
         CaptureStats { arena: pool.arena_stats(&self.shared.arena), references: *lock(&self.shared.references) }
     }
 
-    /// Lays out what its arena has recorded; the length of the layout, and the most that was live,
-    /// bytes.
+    /// Lays out what its arena's first stream has recorded. Returns the length of the layout and
+    /// the most that was live at one time, both in bytes.
     pub fn plan(&self, pool: &Pool) -> Result<(u64, u64)> {
         *lock(&self.planned) = None;
         let span = self.laid_out(pool)?;
@@ -207,7 +206,7 @@ impl Capture {
 }
 
 impl Shared {
-    /// Gives references up; the last makes the arena's memory ordinary.
+    /// Drops `count` references. Dropping the last makes the arena's memory ordinary.
     fn give_up(&self, pool: &Pool, count: u64) {
         let mut references = lock(&self.references);
         *references = references.saturating_sub(count);

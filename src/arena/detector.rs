@@ -1,10 +1,10 @@
-//! Finding uses of memory after the arena that it belonged to has ended.
+//! Finds uses of memory after the arena it belonged to has ended.
 //!
-//! Off by default: then there is no detector at all. With one, an arena that ends first makes what
-//! it frees unreachable, enters it here, and only then frees it. So no new allocation can have an
-//! address before it is in the table; the thread that gets an address takes it out of the table.
+//! Off by default: then there is no detector at all. With one, an arena that ends first makes its
+//! allocations unreachable, then enters them here, and only then frees them. So an address is in
+//! the table before it can be handed out again; the thread that gets it takes it out of the table.
 //!
-//! Lock order: the table's lock is the last one, nothing is called under it.
+//! Lock order: the table's lock is the last one; nothing is called under it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -20,24 +20,25 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
-/// Allocations that a hint names.
+/// How many allocations a hint names.
 const CANDIDATES: usize = 16;
 
-/// What the detector does besides nothing. `Default` is off.
+/// What the detector does. `Default` is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DebugMode {
     /// Remember what arenas have freed, so that uses can be checked. The others imply it.
     pub check: bool,
     /// End the process at the first stale use found.
     pub abort: bool,
-    /// Fill what arenas free, keep it, and look whether it was written to.
+    /// Fill memory that arenas free, keep it, and look whether it was written to.
     pub poison: bool,
-    /// Give what arenas allocate addresses of its own, and leave nothing mapped there afterwards.
+    /// Give each allocation in an arena addresses of its own, and leave nothing mapped there
+    /// afterwards.
     pub unmap: bool,
 }
 
 impl DebugMode {
-    /// Whether there is anything to do.
+    /// Whether any of them is on.
     pub fn is_on(self) -> bool {
         self.check || self.abort || self.poison || self.unmap
     }
@@ -56,17 +57,17 @@ impl fmt::Display for DebugMode {
     }
 }
 
-/// How a detector is to work.
+/// How a detector works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorOptions {
-    /// What it does.
+    /// The debug mode.
     pub mode: DebugMode,
-    /// How much of what is freed it keeps from being handed out: bytes of memory, or with `unmap`
+    /// How much freed memory it keeps from being handed out, in bytes: of memory, or with `unmap`
     /// of addresses.
     pub quarantine: u64,
     /// How much it says on stderr; 0 is nothing.
     pub log: u32,
-    /// Allocations that it remembers.
+    /// The most allocations it remembers.
     pub records: usize,
 }
 
@@ -76,30 +77,30 @@ impl Default for DetectorOptions {
     }
 }
 
-/// What a detector has seen so far, counts.
+/// What a detector has seen so far: counts, except for `kept_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetectorStats {
-    /// Allocations that it remembers.
+    /// Allocations it remembers now.
     pub remembered: u64,
     /// Checks that found a stale use.
     pub stale_uses: u64,
     /// Allocations in quarantine that were found to have been written to.
     pub stale_writes: u64,
-    /// Allocations in quarantine,
+    /// Allocations in quarantine.
     pub kept: u64,
-    /// and the bytes of memory or of addresses that are kept of them.
+    /// Bytes of memory, or with `unmap` of addresses, in quarantine.
     pub kept_bytes: u64,
     /// Allocations that could not be filled, unmapped or looked at in time, because of a capture or
     /// an error.
     pub unchecked: u64,
 }
 
-/// The table of what arenas have freed, and what is done about it.
+/// The table of allocations that arenas have freed, and the quarantine that some are in.
 #[derive(Debug)]
 pub struct Detector {
     options: DetectorOptions,
     records: Mutex<Records>,
-    /// With `poison` or `unmap`.
+    /// There is one with `poison` or `unmap`.
     quarantine: Option<Quarantine>,
     stale_uses: AtomicU64,
     fault_told: AtomicBool,
@@ -118,12 +119,12 @@ impl Detector {
         }
     }
 
-    /// What it does.
+    /// The debug mode.
     pub fn mode(&self) -> DebugMode {
         self.options.mode
     }
 
-    /// Frees what is in an arena that has ended, and remembers it.
+    /// Frees the allocations of an arena that has ended, and remembers them.
     pub(super) fn reclaim(&self, arena: &Arena, how: How, pools: &dyn Pools) -> Reclaimed {
         let end = Arc::new(End { arena: arena.id(), name: arena.name().to_string(), depth: arena.depth(), how });
         let mut all = Reclaimed::default();
@@ -142,9 +143,9 @@ impl Detector {
         all
     }
 
-    /// Remembers all of a closed scope in one pool, then frees it.
+    /// Remembers all allocations of a closed scope in one pool, then frees them.
     fn free(&self, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
-        // Out of reach for every other thread.
+        // Makes them unreachable for every other thread.
         let aside = Scope::of_reclaimed();
         let pooled = pool.move_scope(scope, &aside, true);
         let dedicated = pool.hold_scope(scope);
@@ -156,9 +157,9 @@ impl Detector {
         Reclaimed { count: pooled.count + dedicated.len() as u64, bytes: pooled.bytes + bytes }
     }
 
-    /// Remembers all of a closed scope in one pool; what is pooled is poisoned, what is dedicated
-    /// or a capture's freed: a graph uses its memory each time that it is launched, no matter who
-    /// freed it.
+    /// Remembers all allocations of a closed scope in one pool. Poisons the pooled ones, and frees
+    /// the dedicated ones and those of captures: a graph uses its memory each time it is launched,
+    /// even after it was freed.
     fn poison(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         let pooled = pool.move_scope(scope, quarantine.scope(), false);
         let records = self.remember(pooled.iter().rev(), end);
@@ -170,8 +171,8 @@ impl Detector {
         }
     }
 
-    /// Remembers all of a closed scope in one pool; what is dedicated is unmapped, what is pooled
-    /// freed.
+    /// Remembers all allocations of a closed scope in one pool. Unmaps the dedicated ones and frees
+    /// the pooled ones.
     fn unmap(&self, quarantine: &Quarantine, pool: &Pool, scope: &Scope, end: &Arc<End>) -> Reclaimed {
         let dedicated = pool.hold_scope(scope);
         let records = self.remember(dedicated.iter().map(|d| &d.0), end);
@@ -184,7 +185,7 @@ impl Detector {
         all
     }
 
-    /// Enters allocations into the table, in the order in which they were made as far as that is
+    /// Enters allocations into the table, in the order in which they were made as far as it is
     /// known.
     fn remember<'a>(&self, infos: impl Iterator<Item = &'a AllocInfo>, end: &Arc<End>) -> Vec<Arc<Record>> {
         let mut records = lock(&self.records);
@@ -202,8 +203,8 @@ impl Detector {
         lock(&self.records).cut(base..base.saturating_add(bytes.max(1)));
     }
 
-    /// An error when `ptr` is in memory that an arena's end has freed and that has not been handed
-    /// out since. `op` and `operand` are for the text: who uses it, as what.
+    /// Fails if `ptr` is in memory that an arena's end has freed and that has not been handed out
+    /// since. The error's text names the operation `op` and the `operand` that uses it.
     pub fn check(&self, ptr: u64, op: &str, operand: &str) -> Result<()> {
         let found = lock(&self.records).at(ptr).cloned();
         match found {
@@ -212,8 +213,8 @@ impl Detector {
         }
     }
 
-    /// An error when the allocation with this id is not the live one, `live`, if there is one, at
-    /// the address checked.
+    /// Fails unless the allocation with this id is the one at `ptr`. `live` is the id of the live
+    /// allocation there, if any.
     pub fn check_id(&self, ptr: u64, id: u64, live: Option<u64>, op: &str, operand: &str) -> Result<()> {
         if live == Some(id) {
             return Ok(());
@@ -230,10 +231,10 @@ impl Detector {
         self.stale(Some(&self.stale_uses), text)
     }
 
-    /// Counts what was found, where that is not done yet, says it, and makes an error of it, if the
-    /// process goes on.
+    /// Reports a stale use or write: counts it in `count`, if that is given, says it on stderr, and
+    /// makes an error of it unless the process is to end.
     fn stale(&self, count: Option<&AtomicU64>, text: String) -> Result<()> {
-        // Each of the first, then each time their number doubles.
+        // Says each of the first 64, then one each time their number doubles.
         let n = count.map_or(1, |count| count.fetch_add(1, Relaxed) + 1);
         if self.options.mode.abort || self.options.log >= 1 && (n <= 64 || n.is_power_of_two()) {
             process::say(&text);
@@ -250,8 +251,8 @@ impl Detector {
         self.options.mode.unmap
     }
 
-    /// Looks at all poisoned memory now. An error when any was written to since it was freed, or
-    /// last looked at.
+    /// Looks at all poisoned memory now. Fails if any was written to since it was freed or last
+    /// looked at.
     pub fn verify(&self, pools: &dyn Pools) -> Result<()> {
         let Some(quarantine) = &self.quarantine else { return Ok(()) };
         let mut first = None;
@@ -267,14 +268,14 @@ impl Detector {
         }
     }
 
-    /// Gives up all that is in quarantine; whether there was anything.
+    /// Gives up everything in quarantine. Returns whether there was anything.
     pub fn empty(&self, pools: &dyn Pools) -> bool {
         let tell = &mut |text| drop(self.stale(None, text));
         self.quarantine.as_ref().is_some_and(|quarantine| quarantine.empty(pools, tell))
     }
 
-    /// What to say of a driver's error that means that the device has used memory which is not
-    /// mapped: what was there, in all likelihood. Once.
+    /// A hint for a driver's error which says that the device has used unmapped memory: the latest
+    /// allocations in quarantine, one of which was probably there. Given once.
     pub fn fault_hint(&self, e: &Error) -> Option<String> {
         let is_fault = e.status == Status::Driver && e.message.contains("ILLEGAL_ADDRESS");
         let quarantine = self.quarantine.as_ref().filter(|_| is_fault && self.options.mode.unmap)?;
@@ -286,7 +287,7 @@ impl Detector {
         Some(format!("a kernel used memory that is not mapped; reclaimed most recently: {}", newest.join("; ")))
     }
 
-    /// What the memory at an address was, if it is memory that an arena's end has freed.
+    /// Describes the memory at an address, if an arena's end has freed it.
     pub fn describe(&self, addr: u64) -> Option<String> {
         let records = lock(&self.records);
         let record = records.at(addr)?;

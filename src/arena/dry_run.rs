@@ -1,13 +1,13 @@
-//! From a recorded run to a layout for the next one like it.
+//! Makes a layout for the next run from a record of the last one like it.
 
 use crate::base::{Error, Result};
 use crate::plan::{solve, Buffer, Effort, Problem, SolveOptions};
 use crate::pool::{Life, Placed, Span};
 
-/// Offsets are multiples of this, bytes: the pool's unit for large blocks.
+/// Offsets are multiples of these bytes, the pool's unit for large blocks.
 const UNIT: u64 = 512;
 
-/// Lays one stream's allocations out. Those that were not freed live to the end.
+/// Lays out one stream's allocations. Those never freed live to the end.
 pub fn lay_out(lives: &[Life]) -> Result<Span> {
     let end = lives.iter().map(|l| l.death.unwrap_or(l.birth).saturating_add(1)).max().unwrap_or(0);
     let mut problem = Problem::new();

@@ -1,15 +1,15 @@
 //! Arenas: scopes of allocations that end together.
 //!
 //! - An *arena* ([`registry`]) is entered and exited like a block of a program. Everything its
-//!   threads allocate meanwhile belongs to it, and its exit frees all of that, reachable or not,
-//!   except for what is to be kept.
-//! - Which allocation is in which arena the pool knows (its scopes); here is what entering,
-//!   leaving, nesting and sharing among threads mean, and what each thread's current arena is
+//!   threads allocate meanwhile belongs to it. Its exit frees all of that, reachable or not, except
+//!   what the caller keeps.
+//! - The pool knows which allocation is in which arena (its scopes). This folder knows what
+//!   entering, leaving, nesting and sharing among threads mean, and each thread's current arena
 //!   ([`thread`]).
 //! - The *detector* ([`detector`]) remembers what arenas have freed, to find late uses of it. It is
 //!   off by default.
-//! - A *capture arena* ([`capture`]) is memory for CUDA graphs, whose addresses stay as long as a
-//!   graph needs them; a *dry run* ([`dry_run`]) lays it out beforehand.
+//! - A *capture arena* ([`capture`]) is memory for CUDA graphs. Its addresses stay as long as a
+//!   graph needs them. A *dry run* ([`dry_run`]) lays it out beforehand.
 //!
 //! The semantics are in `docs/spec/arenas.md`, the detector's in `docs/spec/arena-detector.md`,
 //! captures' in `docs/spec/capture.md`.

@@ -1,11 +1,11 @@
-//! Why a finalizer and an exit agree on who frees: a model of a registry that does not let them,
-//! and of one that does.
+//! Why a finalizer and an arena's exit never both free an allocation: a model of a registry in
+//! which they do, and of one in which they cannot.
 //!
-//! In the first, as in registries that keep a back-pointer from each allocation to its arena's
-//! record of it, the exit clears the back-pointer and then releases; a finalizer that finds the
-//! back-pointer cleared takes the allocation for an ordinary one, and releases it too. Clearing it
-//! is meant to say "the exit has this one", and reads as "nobody has". In the second, the first to
-//! release takes the record, under the lock that guards it.
+//! In the first, as in some registries, each allocation has a back-pointer to its arena's record of
+//! it. The exit clears the back-pointer and then releases. A finalizer that finds it cleared takes
+//! the allocation for an ordinary one, and releases it too: clearing means "the exit has this one"
+//! and reads as "nobody has". In the second, the first to release takes the record, under the lock
+//! that guards it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// One allocation and one arena's record of it.
 struct Allocation {
-    /// It has a record in an arena: the back-pointer.
+    /// The back-pointer: whether the allocation has a record in an arena.
     tracked: AtomicBool,
-    /// What the record says: nobody has freed it.
+    /// The record: whether nobody has freed the allocation.
     live: Mutex<bool>,
     released: AtomicU32,
 }
@@ -32,13 +32,13 @@ impl Allocation {
         assert_eq!(self.released.fetch_add(1, Relaxed), 0, "freed twice");
     }
 
-    /// Takes the record; `false` when somebody has it already.
+    /// Takes the record; `false` if it has been taken already.
     fn take(&self) -> bool {
         std::mem::replace(&mut *lock(&self.live), false)
     }
 }
 
-/// An exit that says that it has the allocation by clearing the back-pointer.
+/// An exit that clears the back-pointer to say that it has the allocation.
 fn exit_by_back_pointer(a: &Allocation) {
     let taken = a.take();
     a.tracked.store(false, Release);
@@ -47,11 +47,11 @@ fn exit_by_back_pointer(a: &Allocation) {
     }
 }
 
-/// A finalizer that looks at the back-pointer first, without the lock, to be quick with what is in
+/// A finalizer that first reads the back-pointer without the lock, to be quick with allocations in
 /// no arena.
 fn finalize_by_back_pointer(a: &Allocation) {
     match a.tracked.load(Acquire) {
-        // Ordinary, as far as one can see.
+        // It looks ordinary.
         false => a.release(),
         true if a.take() => a.release(),
         true => {}
@@ -77,7 +77,7 @@ fn a_back_pointer_read_without_the_lock_frees_twice() {
     race(exit_by_back_pointer, finalize_by_back_pointer);
 }
 
-/// Fails when `take` looks at the record and changes it under two holds of the lock.
+/// Fails if `take` looks at the record and changes it under two holds of the lock.
 #[test]
 fn a_record_taken_under_its_lock_is_freed_once() {
     let take_and_release: fn(&Allocation) = |a| {

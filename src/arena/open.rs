@@ -1,4 +1,4 @@
-//! One arena, and how those that are open stand to each other.
+//! One arena, and how open arenas nest.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Arena {
     pub(super) shared: Arc<Shared>,
-    /// Never that of another arena.
+    /// No other arena ever has it.
     pub(super) id: u64,
     pub(super) name: String,
     /// How many arenas are around it: 0 for an outermost one.
@@ -25,18 +25,18 @@ pub struct Arena {
     pub(super) key: AtomicUsize,
 }
 
-/// Where arenas stand to each other. Under the registry's mutex.
+/// An open arena's relations to threads and to other arenas. Under the registry's mutex.
 #[derive(Debug)]
 pub(super) struct Links {
     pub(super) arena: Arc<Arena>,
     /// Threads attached.
     pub(super) threads: u32,
-    /// Open arenas right inside.
+    /// Open arenas directly inside.
     pub(super) inside: u32,
     pub(super) promoted: u64,
 }
 
-/// The arenas of one registry, and how many threads are in one.
+/// What the arenas of one registry share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Told of every thread that is attached to an arena.
@@ -76,28 +76,28 @@ impl Arena {
         self.depth
     }
 
-    /// What the pools know it by.
+    /// The scope the pools know it by.
     #[inline]
     pub fn scope(&self) -> &Arc<Scope> {
         &self.scope
     }
 
-    /// How long it has been open, or how long ago it was opened.
+    /// How long ago it was opened.
     pub fn age(&self) -> Duration {
         self.opened.elapsed()
     }
 
-    /// What was given to [`Self::set_key`]; 0 before.
+    /// The key given to [`Self::set_key`]; 0 before.
     pub fn key(&self) -> usize {
         self.key.load(Relaxed)
     }
 
-    /// Notes what its opener knows it by.
+    /// Notes the key its opener knows it by.
     pub fn set_key(&self, key: usize) {
         self.key.store(key, Relaxed);
     }
 
-    /// How texts call it.
+    /// What messages call it.
     pub(super) fn text(&self) -> String {
         match self.name.as_str() {
             "" => format!("arena {} (depth {})", self.id, self.depth),
@@ -107,7 +107,7 @@ impl Arena {
 }
 
 impl Shared {
-    /// A thread that was attached to an arena has ended.
+    /// Uncounts a thread that has ended or left an arena that it was attached to.
     pub(super) fn thread_gone(&self, arena: &Arena) {
         if let Some(links) = lock(&self.open).get_mut(&arena.id) {
             links.threads -= 1;

@@ -1,4 +1,4 @@
-//! What arenas ask of the owner of the pools.
+//! What arenas need from the owner of the pools.
 
 use crate::base::sync::OnceLock;
 use crate::pool::Pool;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 /// The pools whose memory arenas may hold.
 pub trait Pools {
-    /// Each of them.
+    /// Calls `f` with each of them.
     fn each(&self, f: &mut dyn FnMut(&Pool));
 }
 
-/// A process's, by device; those that are not made yet hold nothing.
+/// A process's pools, by device. One that is not made yet holds nothing.
 impl Pools for Arc<[OnceLock<Pool>]> {
     fn each(&self, f: &mut dyn FnMut(&Pool)) {
         self.iter().filter_map(OnceLock::get).for_each(f);

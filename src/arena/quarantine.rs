@@ -1,8 +1,8 @@
-//! What arenas have freed and is not to be handed out yet: poisoned memory, or addresses with
-//! nothing behind them.
+//! Allocations that arenas have freed and that must not be handed out yet: poisoned memory, or
+//! addresses with nothing behind them.
 //!
-//! First in, first out, up to so many bytes. No lock is held while the device is waited for or
-//! memory is read: the thread that works on items takes them out of the queue first.
+//! A queue of limited size, first in, first out. No lock is held while a thread waits for the
+//! device or reads memory: it takes the items it works on out of the queue first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
-/// What poisoned memory is filled with: NaN as a float of any format, so that late reads show, too.
+/// The fill of poisoned memory: NaN as a float of any format, so that late reads show, too.
 const POISON: u8 = 0xff;
 
 /// One allocation in quarantine.
@@ -26,17 +26,17 @@ struct Item {
     kept: Kept,
 }
 
-/// What is kept of it.
+/// What is kept of an allocation.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
-    /// Its memory, filled unless a capture or an error stood in the way.
+    /// Its memory, filled unless a capture or an error prevented that.
     Memory { filled: bool },
     /// Its addresses.
     Addresses(Held),
 }
 
 impl Item {
-    /// What it counts for in the quarantine.
+    /// The bytes it counts for in the quarantine.
     fn bytes(&self) -> u64 {
         match self.kept {
             Kept::Memory { .. } => self.record.usable,
@@ -57,14 +57,14 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Quarantine {
     most: u64,
-    /// What poisoned allocations belong to.
+    /// The scope that poisoned allocations belong to.
     scope: Arc<Scope>,
     state: Mutex<State>,
     stale_writes: AtomicU64,
     unchecked: AtomicU64,
 }
 
-/// What is in it, and what it has found, counts unless said.
+/// What a quarantine keeps and has found: counts, except for `kept_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QuarantineStats {
     pub(super) kept: u64,
@@ -74,7 +74,7 @@ pub(super) struct QuarantineStats {
 }
 
 impl Quarantine {
-    /// An empty one, for so many bytes.
+    /// An empty quarantine for at most `most` bytes.
     pub(super) fn new(most: u64) -> Quarantine {
         Quarantine {
             most,
@@ -85,18 +85,18 @@ impl Quarantine {
         }
     }
 
-    /// Where allocations are to be moved that [`Self::poison`] gets.
+    /// The scope to move allocations to before they are given to [`Self::poison`].
     pub(super) fn scope(&self) -> &Arc<Scope> {
         &self.scope
     }
 
     /// Fills allocations of one pool and keeps them. Waits for the device, unless a stream is being
-    /// captured. What there is no room for is freed as it is, without being looked at.
+    /// captured. Allocations that do not fit are freed unfilled, and never looked at.
     pub(super) fn poison(&self, pool: &Pool, records: Vec<Arc<Record>>) {
         let (records, beyond) = self.fitting(records);
         self.unchecked.fetch_add(beyond.len() as u64, Relaxed);
         for record in beyond {
-            // It can only fail when the driver is gone, and the memory with it.
+            // This only fails when the driver is gone, and the memory with it.
             let _ = pool.free_reclaimed(record.base, record.id, None);
         }
         if records.is_empty() {
@@ -105,7 +105,7 @@ impl Quarantine {
         let ranges: Vec<(u64, u64)> = records.iter().map(|r| (r.base, r.usable)).collect();
         records.iter().for_each(|r| pool.near_streams(r.base, r.id));
         let passed = matches!(pool.wait_for_device(), Ok(true));
-        // For their users they are freed now, so the streams that they were recorded on may be gone
+        // For the program they are freed now, so the streams they were recorded on may be gone
         // later.
         records.iter().for_each(|r| pool.forget_streams(r.base, r.id, passed));
         let filled = passed && pool.fill(&ranges, POISON).is_ok();
@@ -116,9 +116,9 @@ impl Quarantine {
         self.keep(records.into_iter().map(|record| Item { dev: pool.device(), record, kept }));
     }
 
-    /// Splits allocations, oldest first, into those that the quarantine will keep once it has
-    /// shrunk, and the others: the newest that fit together, except for those that do not fit at
-    /// all.
+    /// Splits allocations, given oldest first, into those that the quarantine will keep once it has
+    /// shrunk, and the rest. It keeps the newest that fit together, and passes over any that is too
+    /// large on its own.
     fn fitting(&self, records: Vec<Arc<Record>>) -> (Vec<Arc<Record>>, Vec<Arc<Record>>) {
         let mut room = Some(self.most);
         let mut keeps: Vec<bool> = Vec::with_capacity(records.len());
@@ -126,7 +126,7 @@ impl Quarantine {
             let rest = room.and_then(|room| room.checked_sub(record.usable));
             keeps.push(rest.is_some());
             if record.usable <= self.most {
-                // What is older than one that is pushed out is pushed out, too.
+                // Once one is pushed out, so is everything older.
                 room = rest;
             }
         }
@@ -134,13 +134,13 @@ impl Quarantine {
         records.into_iter().partition(|_| keeps.next().unwrap_or(false))
     }
 
-    /// Keeps the addresses of freed allocations of one pool, and has their memory unmapped once the
-    /// device has passed it: now, unless a stream is being captured.
+    /// Keeps the addresses of one pool's freed allocations, and has their memory unmapped once the
+    /// device has passed the free: now, unless a stream is being captured.
     pub(super) fn unmap(&self, pool: &Pool, held: Vec<(Arc<Record>, Held)>) {
         if held.is_empty() {
             return;
         }
-        // Where either fails, the memory goes later, as that of other freed allocations does.
+        // If either fails, the memory is unmapped later, as for other freed allocations.
         if !matches!(pool.wait_for_device(), Ok(true)) || pool.unmap_freed().is_err() {
             self.unchecked.fetch_add(held.len() as u64, Relaxed);
         }
@@ -156,24 +156,24 @@ impl Quarantine {
         }
     }
 
-    /// Lets go of the oldest until no more is kept than there may be, calling `found` for each that
-    /// was written to.
+    /// Releases the oldest until the quarantine is within its size. Calls `found` for each that was
+    /// written to.
     pub(super) fn shrink(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) {
         self.shrink_to(self.most, false, pools, found);
     }
 
-    /// Lets go of all; whether there was anything.
+    /// Releases everything. Returns whether there was anything.
     pub(super) fn empty(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> bool {
         if lock(&self.state).items.is_empty() {
             return false;
         }
-        // For late writes that are still on their way.
+        // Late writes may still be on their way.
         pools.each(&mut |pool| drop(pool.wait_for_device()));
         self.shrink_to(0, true, pools, found) > 0
     }
 
-    /// Returns how many went. Unless `anyway`, poisoned memory stays while it cannot be read
-    /// because of a capture.
+    /// Returns how many were released. Unless `anyway`, poisoned memory stays while a capture keeps
+    /// it from being read.
     fn shrink_to(&self, most: u64, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> usize {
         let mut out: Vec<Item> = Vec::new();
         {
@@ -198,7 +198,7 @@ impl Quarantine {
                         if filled {
                             self.look(pool, &item.record).into_iter().for_each(&mut *found);
                         }
-                        // It can only fail when the driver is gone, and the memory with it.
+                        // This only fails when the driver is gone, and the memory with it.
                         let _ = pool.free_reclaimed(item.record.base, item.record.id, None);
                     }
                 }
@@ -217,7 +217,7 @@ impl Quarantine {
         }
     }
 
-    /// What has been written to poisoned memory, in words.
+    /// Says what was written to poisoned memory, if anything was.
     fn look(&self, pool: &Pool, record: &Record) -> Option<String> {
         let differs = if pool.is_capturing() { None } else { pool.differs(record.base, record.usable, POISON).ok() };
         let Some(found) = differs else {
@@ -234,8 +234,9 @@ impl Quarantine {
         ))
     }
 
-    /// Looks at all poisoned memory now, and fills again what was written to. Returns how much that
-    /// was, a count. `Capturing` while a stream is being captured; nothing was done then.
+    /// Looks at all poisoned memory now, and refills what was written to. Returns how many
+    /// allocations that were. While a stream is being captured, fails with `Capturing` and does
+    /// nothing.
     pub(super) fn verify(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> Result<u64> {
         let mut all_done = Ok(true);
         pools.each(&mut |pool| {
@@ -275,7 +276,7 @@ impl Quarantine {
         lock(&self.state).items.iter().rev().take(most).map(|i| i.record.clone()).collect()
     }
 
-    /// Checks that what it keeps is kept in the pools, too, and the sum of it.
+    /// Checks that the pools, too, keep what it keeps, and that its bytes add up.
     pub(super) fn validate(&self, pools: &dyn Pools) -> Result<()> {
         let st = lock(&self.state);
         for item in &st.items {

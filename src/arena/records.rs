@@ -1,4 +1,4 @@
-//! What arenas have freed: the addresses and ids of allocations that must not be used any more.
+//! Addresses and ids of allocations that arenas have freed, and that must not be used any more.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -95,7 +95,7 @@ impl fmt::Display for How {
     }
 }
 
-/// The table of records, bounded: the oldest go.
+/// The table of records. Its size is limited: the oldest records go.
 ///
 /// Invariants: `order` has the ids of `by_id`, oldest first, each once; pieces are disjoint, and
 /// each lies in the range of its record, which is in `by_id`. There are at most `most` records and
@@ -105,7 +105,7 @@ pub(super) struct Records {
     most: usize,
     by_id: HashMap<u64, Arc<Record>>,
     order: VecDeque<u64>,
-    /// First address → end and record: what of the records' ranges has not been handed out again.
+    /// Parts of the records' ranges that have not been handed out again: start → end and record.
     pieces: BTreeMap<u64, (u64, Arc<Record>)>,
 }
 
@@ -125,7 +125,7 @@ impl Records {
         self.shrink();
     }
 
-    /// A range has been handed out again.
+    /// Cuts out a range that has been handed out again.
     pub(super) fn cut(&mut self, range: Range<u64>) {
         while let Some((start, end, record)) = self.last_in(&range) {
             self.pieces.remove(&start);
@@ -242,7 +242,7 @@ mod tests {
             r.cut(300 + i * 10..301 + i * 10);
             validate(&r);
         }
-        // Cut to pieces, old ones made room for what is left of new ones.
+        // The pieces of newer records pushed the oldest out.
         assert!(r.of(3).is_none() && r.at(309).is_none());
     }
 

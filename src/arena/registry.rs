@@ -1,9 +1,9 @@
 //! Entering, exiting, attaching, keeping: what arenas do, over the pools' scopes.
 //!
-//! One mutex guards the tree of open arenas and who is attached to what. Allocating and freeing
-//! never take it: a thread finds its current arena in its own list, and looks there only while any
-//! thread is attached to one. No allocation is touched under it either: an arena is closed under
-//! the mutex, and what is in it freed afterwards, by the one thread that closed it.
+//! One mutex guards the tree of open arenas and the number of threads attached to each. Allocating
+//! and freeing never take it: a thread finds its current arena in its own list, and looks there
+//! only while some thread is attached to an arena. No allocation is touched under it either: a
+//! thread closes an arena under the mutex, and frees what is in it afterwards.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -38,36 +38,36 @@ fn inside(open: &BTreeMap<u64, Links>, arena: &Arena) -> Vec<Arc<Arena>> {
 pub struct ExitReport {
     /// Allocations freed.
     pub freed: u64,
-    /// Bytes that had been asked for of these.
+    /// Requested bytes of the allocations freed.
     pub freed_bytes: u64,
     /// Allocations kept.
     pub kept: u64,
-    /// Bytes asked for of these.
+    /// Requested bytes of the allocations kept.
     pub kept_bytes: u64,
     /// Entries of the keep list that are in no live allocation.
     pub unknown: u64,
-    /// Entries that name an allocation again.
+    /// Entries that name an allocation for a second time.
     pub duplicate: u64,
-    /// Entries that name an allocation of another arena or of none: it stays where it is.
+    /// Entries that name an allocation of another arena or of none; it stays where it is.
     pub foreign: u64,
     /// The arena's depth.
     pub depth: u32,
 }
 
-/// What has happened in an arena so far. Bytes are as asked for.
+/// What has happened in an arena so far. Bytes are requested bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaStats {
     /// Allocations that are in it now.
     pub live: u64,
-    /// Bytes of these.
+    /// Bytes of the allocations in it now.
     pub live_bytes: u64,
-    /// The most `live_bytes` was.
+    /// The most that `live_bytes` has been.
     pub peak_bytes: u64,
-    /// Allocations that came into it, made there or kept by an arena inside.
+    /// Allocations that joined it: made in it, or kept by an arena inside it.
     pub joined: u64,
     /// Allocations that left it before its exit: freed, promoted or escaped.
     pub left: u64,
-    /// How many of those were promoted or escaped.
+    /// How many of `left` were promoted or escaped.
     pub promoted: u64,
     /// How many arenas are around it.
     pub depth: u32,
@@ -85,7 +85,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry of no arenas yet. A detector sees all that its arenas free.
+    /// A registry with no arenas yet. The detector, if any, sees everything its arenas free.
     pub fn new(detector: Option<Arc<Detector>>, interest: Arc<Interest>) -> Registry {
         if detector.is_some() {
             interest.join_arena();
@@ -93,7 +93,7 @@ impl Registry {
         Registry { shared: Arc::new(Shared { interest, ..Shared::default() }), detector }
     }
 
-    /// What finds late uses of what arenas have freed, if that is wanted.
+    /// The detector of late uses, if any.
     #[inline]
     pub fn detector(&self) -> Option<&Arc<Detector>> {
         self.detector.as_ref()
@@ -143,14 +143,14 @@ impl Registry {
         open.insert(arena.id, Links { arena: arena.clone(), threads: 0, inside: 0, promoted: 0 });
         drop(open);
         if let Err(e) = self.attach(&arena) {
-            // No other thread knows it.
+            // No other thread knows the arena.
             self.close(&arena);
             return Err(e);
         }
         Ok(arena)
     }
 
-    /// Makes an open arena the thread's current one, inside whichever was.
+    /// Attaches the thread to an open arena, which becomes its current one, inside the one before.
     pub fn attach(&self, arena: &Arc<Arena>) -> Result<()> {
         if thread::has(arena) {
             return Err(Error::invalid(format!(
@@ -168,8 +168,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes the thread's current arena, which must be this one, back; the one before it is current
-    /// again. The arena stays open.
+    /// Detaches the thread from its current arena, which must be this one. The one before is
+    /// current again. The arena stays open.
     pub fn detach(&self, arena: &Arena) -> Result<()> {
         self.must_be_current(arena, "detach")?;
         self.let_go(arena);
@@ -198,10 +198,10 @@ impl Registry {
         }
     }
 
-    /// Ends an arena: what the keep list names (any address in an allocation; 0 is passed over)
-    /// moves to the arena around it, or becomes ordinary; everything else in it is freed. The arena
-    /// must be the thread's current one, with no other thread attached to it and no open arena
-    /// inside. After an error nothing has changed.
+    /// Ends an arena. The allocations that `keep` names (by any address in them; 0 is passed over)
+    /// move to the arena around it, or become ordinary; all others in it are freed. The arena must
+    /// be the thread's current one, with no other thread attached to it and no open arena inside.
+    /// After an error nothing has changed.
     pub fn exit(&self, arena: &Arc<Arena>, keep: &[u64], pools: &dyn Pools) -> Result<ExitReport> {
         self.must_be_current(arena, "arena_exit")?;
         {
@@ -262,13 +262,13 @@ impl Registry {
         Ok(report)
     }
 
-    /// Takes an arena that was just opened and never used off the list.
+    /// Removes an arena that was just opened and never used.
     fn close(&self, arena: &Arena) {
         lock(&self.shared.open).remove(&arena.id);
         self.leave_parent(arena);
     }
 
-    /// Frees what is in an arena that no thread can use any more, except for what is kept.
+    /// Frees the allocations of an arena that no thread can use any more, except those to keep.
     fn empty(&self, arena: &Arena, how: How, keep: &[u64], pools: &dyn Pools) -> ExitReport {
         let mut report = ExitReport { depth: arena.depth, ..ExitReport::default() };
         arena.scope.close();
@@ -310,10 +310,10 @@ impl Registry {
         }
     }
 
-    /// Moves the allocation that contains `ptr` out of its arena into the one around that, or out
-    /// of all arenas when there is none, or with `escape`.
+    /// Moves the allocation that contains `ptr` from its arena to the one around that. If there is
+    /// none, or with `escape`, moves it out of all arenas.
     pub fn promote(&self, ptr: u64, escape: bool, pool: &Pool) -> Result<()> {
-        // The arena may change, or be gone, until the move.
+        // Until the move, the allocation's arena may change or end.
         for _ in 0..64 {
             let Some(scope) = pool.scope_containing(ptr)? else {
                 return match escape {
@@ -337,7 +337,7 @@ impl Registry {
         Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation")))
     }
 
-    /// The open arena that a scope is of.
+    /// The open arena that a scope belongs to.
     pub fn arena_of(&self, scope: &Scope) -> Option<Arc<Arena>> {
         lock(&self.shared.open).get(&scope.number()).map(|l| l.arena.clone())
     }
@@ -366,7 +366,7 @@ impl Registry {
             counts.left += more.left;
         });
         Ok(ArenaStats {
-            // Counted heap by heap, so the two may be of different moments.
+            // These are counted heap by heap, so the two may be of different moments.
             live: counts.joined.saturating_sub(counts.left),
             live_bytes: arena.scope.live_bytes(),
             peak_bytes: arena.scope.peak_bytes(),

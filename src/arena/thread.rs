@@ -1,7 +1,7 @@
 //! Which arenas a thread is attached to; the innermost is its current one.
 //!
-//! A thread that ends detaches itself. While a thread runs its last destructors the list may be
-//! gone already: then it has no current arena, and what it allocates is ordinary.
+//! A thread that ends detaches itself. While it runs its last destructors, its list may be gone
+//! already: then it has no current arena, and its allocations are ordinary.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A thread's arenas, innermost last, of all registries (there is one in a process, and one for
-/// each test's context).
+/// A thread's arenas of all registries, innermost last. (A process has one registry, and each
+/// test's context another.)
 struct Stack(RefCell<Vec<Arc<Arena>>>);
 
 impl Drop for Stack {
@@ -37,7 +37,7 @@ pub(super) fn with_current<R>(shared: &Shared, f: impl Fn(Option<&Arc<Arena>>) -
         let stack = s.0.try_borrow().ok()?;
         Some(f(stack.iter().rev().find(|a| a.is_of(shared))))
     });
-    // Without its list, which may be gone or just being changed, the thread has no current arena.
+    // A thread whose list is gone, or is just being changed, has no current arena.
     found.ok().flatten().unwrap_or_else(|| f(None))
 }
 
@@ -51,7 +51,7 @@ pub(super) fn push(arena: Arc<Arena>) -> bool {
     STACK.try_with(|s| s.0.borrow_mut().push(arena)).is_ok()
 }
 
-/// Takes an arena off the thread's list; whether it was on it.
+/// Takes an arena off the thread's list. Returns whether it was on it.
 pub(super) fn remove(arena: &Arena) -> bool {
     let removed = STACK.try_with(|s| {
         let mut stack = s.0.borrow_mut();

@@ -96,7 +96,7 @@ impl Status {
         }
     }
 
-    /// The status with this number, if there is one.
+    /// The status with this number, if any.
     pub fn from_code(code: i32) -> Option<Status> {
         Status::ALL.into_iter().find(|s| *s as i32 == code)
     }
@@ -127,7 +127,7 @@ impl Error {
         Error::new(Status::Internal, message)
     }
 
-    /// The same error with more of the circumstances in front of its text.
+    /// The error with `what` put in front of its message.
     pub fn context(mut self, what: impl fmt::Display) -> Error {
         self.message = format!("{what}: {}", self.message);
         self

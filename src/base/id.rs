@@ -28,7 +28,8 @@ impl StreamHandle {
     /// lives.
     pub const PER_THREAD: StreamHandle = StreamHandle(2);
 
-    /// Whether it names a stream of each device; of which one, the call that it is named in says.
+    /// Whether this is a default stream. Each device has one of its own; the call that names it
+    /// also says which device.
     #[inline]
     pub fn is_default(self) -> bool {
         matches!(self.canonical(), StreamHandle::LEGACY | StreamHandle::PER_THREAD)

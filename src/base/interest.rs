@@ -1,27 +1,27 @@
-//! Which features want to know of every allocation. One load says that none does.
+//! Which features must hear of every allocation. One load tells that none must.
 
 #![deny(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Every allocation counts in a space.
+/// Flag: every allocation is counted in a space.
 const TIERS: u64 = 1 << 62;
-/// Every allocation makes an event.
+/// Flag: every allocation makes an event.
 const EVENTS: u64 = 1 << 63;
 
-/// See above. Below the two flags it counts how often a thread is attached to an arena, over all of
-/// them, and one more while there is a detector of late uses.
+/// The flags above, and below them a count: one for each attachment of a thread to an arena, and
+/// one while there is a detector of late uses.
 #[derive(Debug, Default)]
 pub struct Interest(AtomicU64);
 
 impl Interest {
-    /// Whether an allocation concerns only its pool.
+    /// Whether no feature must hear of allocations.
     #[inline]
     pub fn is_none(&self) -> bool {
         self.0.load(Relaxed) == 0
     }
 
-    /// Whether an allocation makes an event and concerns nothing else.
+    /// Whether allocations make events, and no other feature must hear of them.
     #[inline]
     pub fn is_events_only(&self) -> bool {
         self.0.load(Relaxed) == EVENTS
@@ -38,27 +38,27 @@ impl Interest {
         self.0.load(Relaxed) & !(TIERS | EVENTS) != 0
     }
 
-    /// A thread is attached to an arena, or a detector begins.
+    /// Counts a thread that is attached to an arena, or a detector that starts.
     pub fn join_arena(&self) {
         self.0.fetch_add(1, Relaxed);
     }
 
-    /// The end of what [`Self::join_arena`] began.
+    /// Takes back one [`Self::join_arena`].
     pub fn leave_arena(&self) {
         self.0.fetch_sub(1, Relaxed);
     }
 
-    /// Allocations count in spaces from now on.
+    /// Counts every allocation in a space from now on.
     pub fn start_tiers(&self) {
         self.0.fetch_or(TIERS, Relaxed);
     }
 
-    /// Allocations make events from now on; whether they did not before.
+    /// Makes events of allocations from now on. Returns whether they were off before.
     pub fn start_events(&self) -> bool {
         self.0.fetch_or(EVENTS, Relaxed) & EVENTS == 0
     }
 
-    /// Allocations make no events any more; whether they did.
+    /// Makes no events of allocations any more. Returns whether they were on before.
     pub fn stop_events(&self) -> bool {
         self.0.fetch_and(!EVENTS, Relaxed) & EVENTS != 0
     }

@@ -1,19 +1,19 @@
-//! What a thread does once its call has let go of its locks: calls of functions that the program
-//! has given, which may call gpumem again and would wait for ever for a lock that the thread itself
-//! holds.
+//! Work that a thread puts off until its call has released its locks: functions that the program
+//! supplied. Such a function may call gpumem again, and would wait for ever for a lock that its own
+//! thread holds.
 
 use std::cell::{Cell, RefCell};
 
 type Task = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// In so many [`hold`]s.
+    /// How many [`hold`]s the thread is inside.
     static HELD: Cell<u32> = const { Cell::new(0) };
-    /// What is to be done after them, in order.
+    /// What to run after the outermost one, in order.
     static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `work`, which holds no lock any more when it ends, and then what it has left for later.
+/// Runs `work`, then the tasks that [`after`] put off meanwhile. `work` returns holding no lock.
 pub fn hold<T>(work: impl FnOnce() -> T) -> T {
     struct Hold;
     impl Drop for Hold {
@@ -31,8 +31,8 @@ pub fn hold<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Does it after the thread's [`hold`]s; at once where there is none. Not at all on a thread that
-/// has no thread-local variables any more.
+/// Runs `task` when the thread leaves its outermost [`hold`], or at once outside any. Drops it
+/// inside a [`hold`] of a thread whose thread-local variables are gone.
 pub fn after(task: impl FnOnce() + 'static) {
     match HELD.get() {
         0 => task(),

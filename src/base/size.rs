@@ -35,7 +35,7 @@ pub fn human(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A size for people who compare it with another: where two digits leave bytes out, they follow:
+/// Like [`human`], but where two decimals hide bytes, their exact number follows:
 /// `8.00 MiB (8388864 bytes)`.
 pub fn exact(bytes: u64) -> String {
     let unit = [TIB, GIB, MIB, KIB].into_iter().find(|unit| bytes >= *unit).unwrap_or(1);

@@ -1,13 +1,13 @@
-//! The atomics and locks of what several threads share: the standard library's, or with
+//! The atomics and locks of state that threads share. They are the standard library's, or with
 //! `--cfg loom` those of loom, which tries every order in which threads could run and every value
 //! that a load could see (`scripts/loom.sh`).
 //!
-//! Statics keep the standard ones: they outlive a model.
+//! Statics keep the standard ones, because they outlive a model.
 
 use std::sync::{LockResult, PoisonError};
 
-/// A cell for a box that is set once: a word, null at first. In large tables half of the standard
-/// cell, and one load.
+/// A cell for a box that is set once: one word, null until then. It is half the size of the
+/// standard cell, which matters in large tables, and reading it is one load.
 #[cfg(not(loom))]
 pub use once_cell::race::OnceBox;
 #[cfg(not(loom))]
@@ -27,7 +27,8 @@ pub use {
     loom::thread::yield_now,
 };
 
-/// A value on cache lines of its own: writing it does not disturb who reads its neighbours.
+/// A value on cache lines of its own, so that writing it does not slow down reads of its
+/// neighbours.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Apart<T>(pub T);
@@ -42,11 +43,11 @@ impl<T> std::ops::Deref for Apart<T> {
 
 /// A lock that [`lock`] takes.
 pub trait Lockable {
-    /// What holding it is.
+    /// Held while the lock is.
     type Guard<'a>
     where
         Self: 'a;
-    /// Takes it, poisoned or not.
+    /// Takes the lock, poisoned or not.
     fn take(&self) -> LockResult<Self::Guard<'_>>;
 }
 
@@ -72,8 +73,7 @@ impl<T> Lockable for loom::sync::Mutex<T> {
     }
 }
 
-/// Takes a lock; a panic of another holder does not spread (no code under a pool lock panics on any
-/// input).
+/// Takes a lock, even if another holder panicked (no code under a pool lock panics on any input).
 #[inline]
 pub fn lock<M: Lockable>(m: &M) -> M::Guard<'_> {
     m.take().unwrap_or_else(PoisonError::into_inner)
@@ -84,8 +84,8 @@ mod once {
     use super::{yield_now, AtomicUsize};
     use std::sync::atomic::{AtomicBool, Ordering::*};
 
-    /// What loom lacks: a cell that is set once. The value lies in a standard cell, of which loom
-    /// knows nothing; whether a thread sees it is decided by `ready`, of which it does: set with
+    /// The cell set once that loom lacks. The value lies in a standard cell, which loom cannot see.
+    /// `ready` decides whether a thread sees the value, and loom can see that: it is set with
     /// release and read with acquire, as the standard cell promises.
     #[derive(Debug)]
     pub struct OnceLock<T> {
@@ -94,7 +94,7 @@ mod once {
         ready: AtomicUsize,
     }
 
-    /// The same for a box.
+    /// A cell for a box that is set once.
     #[derive(Debug)]
     pub struct OnceBox<T>(OnceLock<Box<T>>);
 
@@ -109,7 +109,7 @@ mod once {
             self.0.get().map(|b| &**b)
         }
 
-        /// Sets the value, or gives it back when another was first.
+        /// Sets the value, or gives it back if another was set first.
         pub fn set(&self, value: Box<T>) -> Result<(), Box<T>> {
             self.0.set(value)
         }
@@ -134,7 +134,8 @@ mod once {
             }
         }
 
-        /// Sets the value, or gives it back when another was first, and waits for that one then.
+        /// Sets the value. If another was set first, waits until that one can be read and gives
+        /// `value` back.
         pub fn set(&self, value: T) -> Result<(), T> {
             if self.claimed.swap(true, SeqCst) {
                 self.wait();

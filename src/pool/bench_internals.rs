@@ -14,7 +14,7 @@ use crate::base::{DeviceId, StreamHandle};
 use crate::driver::PhysHandle;
 use std::hint::black_box;
 
-/// Distance of what must not touch, bytes.
+/// Distance of regions that must not touch, bytes.
 const APART: u64 = GIB;
 
 /// One operation to measure: `group/name`, and a closure that does it once and leaves the state as
@@ -22,7 +22,7 @@ const APART: u64 = GIB;
 pub struct Part {
     /// What criterion calls it.
     pub name: String,
-    /// Does it; the result is for `black_box`.
+    /// Runs it once. The result is for `black_box`.
     pub run: Box<dyn FnMut() -> u64>,
 }
 
@@ -73,7 +73,7 @@ fn holes(n: u64) -> Part {
     })
 }
 
-/// Plans for a third of what `n` sources of 2 to 64 MiB have.
+/// Plans a stitch for a third of the bytes of `n` sources of 2 to 64 MiB.
 fn stitch(n: u64) -> Part {
     let source = |i: u64| Source {
         heap: 1,
@@ -120,7 +120,7 @@ fn index() -> [Part; 2] {
     ]
 }
 
-/// An object of a slab that has others live.
+/// Takes and frees an object of a slab in which another is live.
 fn slab(bytes: u64) -> Part {
     let mut slabs = Slabs::default();
     let class = class_of(bytes);

@@ -4,7 +4,7 @@
 //! # Rooms
 //!
 //! Each folder uses only the folders above it in this list, and no files form a circle
-//! (`tests/rules/layers.rs`). What a room offers to those below it is what its `mod.rs` passes on.
+//! (`tests/rules/layers.rs`). A room offers those below it what its `mod.rs` re-exports.
 //!
 //! | room | holds |
 //! |---|---|
@@ -39,8 +39,8 @@
 //! - *flip*: to take dormant aliases back with no driver call (`remap/flip.rs`); *memo*: what to
 //!   take back (`heap/memo.rs`).
 //! - *stock*: physical memory without an address (`memory/stock.rs`).
-//! - *scope*: allocations that go together (`types/scope.rs`); *member*: one of a heap's that is in
-//!   one (`heap/members.rs`).
+//! - *scope*: allocations that go together (`types/scope.rs`); *member*: an allocation of a heap
+//!   that is in a scope (`heap/members.rs`).
 //! - *capture arena*: memory for CUDA graphs, in heaps that no other heap takes from
 //!   (`graph/arena.rs`); *part*: what one stream has of it (`heap/part.rs`); *route*: which streams
 //!   allocate there (`graph/routes.rs`).
@@ -53,11 +53,11 @@
 //!
 //! # Locks
 //!
-//! In this order: `changing`, the capture arenas' locks, the stream registry's lock, that of the
-//! shells, a heap's (`heap/lock.rs`), the core's, the order's; a scope's last. While a heap's lock
-//! is held another heap's is only ever tried, except by the thread that holds `changing` alone and
-//! so keeps everybody out (`look/still.rs`). Driver calls that wait for the device are made with no
-//! lock held but `changing`, shared; those that do not wait, such as mapping and creating, may be
+//! Locks are taken in this order: `changing`, the capture arenas' locks, the stream registry's
+//! lock, that of the shells, a heap's (`heap/lock.rs`), the core's, the order's; a scope's last. A
+//! thread that holds one heap's lock only tries another's, unless it holds `changing` alone and so
+//! keeps everybody out (`look/still.rs`). Driver calls that wait for the device are made with no
+//! lock held but `changing`, shared. Those that do not wait, such as mapping and creating, may be
 //! made under the lock of the heap they are for.
 //!
 //! # Invariant of the whole
@@ -68,7 +68,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-/// For checks of invariants: an error that says which one fails, unless it holds.
+/// Returns an error that says which invariant fails, unless it holds.
 macro_rules! ensure {
     ($holds:expr, $($says:tt)+) => {
         if !$holds {

@@ -13,7 +13,7 @@
 //!   outside, those that outlive theirs, and what a policy ([`promise::policy`]) let go beyond one.
 //! - *committed*: what is promised or used. *Beyond*: how far that is above the limit, by leave of
 //!   a policy, or because the limit was lowered.
-//! - *manager* ([`promise::manager`]): all spaces; who asks it for a reservation
+//! - *manager* ([`promise::manager`]): all spaces. A request to it for a reservation
 //!   ([`promise::request`]) may wait in its *queue* (`promise::queue`).
 //! - *host* ([`host`]): pinned memory in blocks.
 //! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount; its
@@ -31,9 +31,9 @@
 //! # Locks
 //!
 //! One mutex for requests, releases and the queue (`promise::hub`). Allocations within a
-//! reservation, outside of any and their ends do without it, unless there are waiters for what they
-//! give back. It may be taken under any lock of the library; under it only those of a reservation's
-//! policies are.
+//! reservation or outside of any, and their ends, do without it, unless somebody waits for what
+//! they give back. It may be taken under any lock of the library; under it only those of a
+//! reservation's policies are taken.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

@@ -47,8 +47,8 @@ fn forever(bytes: u64) -> Request {
 }
 
 /// An allocation outside of any reservation ends while another thread begins to wait for its bytes:
-/// the wait ends. Fails, waiting for ever, when `Hub::request` does not serve after it joined the
-/// queue.
+/// the wait ends. Fails, waiting for ever, when `Hub::request` does not serve after it has joined
+/// the queue.
 #[test]
 fn no_wake_up_is_lost() {
     explore(|| {
@@ -211,7 +211,7 @@ fn a_reset_peak_is_not_below_the_use() {
     });
 }
 
-/// Numbers instead of streams; the first is refused where told.
+/// Numbers instead of streams. The one numbered as told is refused.
 struct Numbers(AtomicU64, u64);
 
 impl Streams for Numbers {
@@ -226,8 +226,8 @@ impl Streams for Numbers {
     }
 }
 
-/// Two threads borrow the one stream of a pool, whose first making may fail. Fails, waiting for
-/// ever, when `Shared::make` does not hand its leave on.
+/// Two threads borrow the one stream of a pool, and making it may fail the first time. Fails,
+/// waiting for ever, when `Shared::make` does not hand its leave on.
 #[test]
 fn a_stream_comes_back_to_who_waits() {
     for refused in [0, 9] {

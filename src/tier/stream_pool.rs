@@ -1,8 +1,8 @@
 //! Streams to borrow: each belongs to one borrower at a time.
 //!
-//! Streams are made when they are first needed, up to the pool's size, and kept. Who finds none
-//! waits in turn, or has a further one made that stays in the pool. The driver is called with no
-//! lock held.
+//! Streams are made when they are first needed, up to the pool's size, and kept. A borrower that
+//! finds none waits in turn, or has one more made, which stays in the pool. The driver is called
+//! with no lock held.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// How many streams a pool has by default.
 pub const DEFAULT_STREAMS: usize = 16;
 
-/// Who makes a pool's streams. Called with no lock held, from any thread.
+/// Makes and ends a pool's streams. Called with no lock held, from any thread.
 pub trait Streams: Send + Sync {
     /// A new stream.
     fn create(&self) -> Result<u64>;
@@ -51,7 +51,7 @@ struct State {
     made: usize,
     borrowed: usize,
     closed: bool,
-    /// Who waits, in turn, by number.
+    /// The waiters, in turn, by number.
     waiting: VecDeque<(u64, Arc<Condvar>)>,
     last: u64,
     /// What former waiters were given: a stream, or leave to make one.
@@ -65,9 +65,9 @@ pub struct StreamCounts {
     pub made: usize,
     /// Streams not lent.
     pub idle: usize,
-    /// Those that a [`Borrowed`] has.
+    /// Streams that a [`Borrowed`] has.
     pub borrowed: usize,
-    /// Who waits for one.
+    /// Waiters for a stream.
     pub waiters: usize,
 }
 
@@ -78,8 +78,7 @@ pub struct Borrowed {
 }
 
 impl State {
-    /// Gives a stream, or with `None` leave to make one, to the first waiter. `false` when there is
-    /// none.
+    /// Gives the first waiter a stream, or with `None` leave to make one. `false` if nobody waits.
     fn give(&mut self, stream: Option<u64>) -> bool {
         let Some((number, bell)) = self.waiting.pop_front() else { return false };
         self.given.insert(number, stream);
@@ -93,7 +92,7 @@ fn closed() -> Error {
 }
 
 impl Shared {
-    /// Makes a stream, leave for which has been counted.
+    /// Makes a stream. Leave for it has been counted.
     fn make(&self) -> Result<u64> {
         let made = self.streams.create();
         let mut state = lock(&self.state);
@@ -103,7 +102,7 @@ impl Shared {
                 Ok(stream)
             }
             Err(e) => {
-                // The leave goes to the next, who may be luckier.
+                // The leave goes to the next waiter, which may be luckier.
                 if !state.give(None) {
                     state.made -= 1;
                 }
@@ -195,9 +194,9 @@ impl StreamPool {
         }
     }
 
-    /// Lends no more: who waits gets an error, idle streams are destroyed now, borrowed ones when
-    /// they come back. Returns the first error of the driver. A pool that is dropped without it
-    /// leaves its streams alone.
+    /// Lends no more streams: waiters get an error, idle streams are destroyed now, and borrowed
+    /// ones when they come back. Returns the first error of the driver. A pool that is dropped
+    /// without this leaves its streams alone.
     pub fn close(&self) -> Result<()> {
         let idle = {
             let mut state = lock(&self.shared.state);
@@ -221,7 +220,7 @@ impl Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        // It stays borrowed when it goes to a waiter.
+        // A stream that goes to a waiter stays borrowed.
         if state.give(Some(self.stream)) {
             return;
         }
@@ -229,7 +228,7 @@ impl Drop for Borrowed {
         if state.closed {
             state.made -= 1;
             drop(state);
-            // An error has no one to go to: the pool is closed and the stream was only lent.
+            // Nobody can be told of an error: the pool is closed, and the stream was only lent.
             let _ = self.shared.streams.destroy(self.stream);
         } else {
             state.idle.push(self.stream);

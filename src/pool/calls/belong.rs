@@ -1,4 +1,4 @@
-//! To which scope one allocation belongs, and moving it to another.
+//! Which scope an allocation belongs to, and moving it to another.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
@@ -7,24 +7,23 @@ use crate::pool::state::Pool;
 use crate::pool::types::Scope;
 use std::sync::Arc;
 
-/// What became of a pointer that was to be kept.
+/// The outcome of [`Pool::keep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// It was in the scope and is now in the other: id and bytes asked for.
+    /// The allocation has moved: its id and requested bytes.
     Moved(u64, u64),
-    /// It is live and not in the scope: its id.
+    /// The allocation is live and not in the scope to move it from: its id.
     Foreign(u64),
-    /// It is in no live allocation of this pool.
+    /// The pointer is in no live allocation of this pool.
     Unknown,
 }
 
 impl Pool {
-    /// Moves the live allocation that contains `ptr` from one scope to another, or out of all when
-    /// that is `None`. With `from`, only if it is in that one.
+    /// Moves the live allocation that contains `ptr` to the scope `to`, or out of all scopes if
+    /// that is `None`. With `from`, moves it only if it is in that scope.
     pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
         let elsewhere = |now: Option<&Scope>| from.is_some_and(|from| now.is_none_or(|now| !std::ptr::eq(now, from)));
-        // What contains the pointer may be freed and the address handed out again until the lock is
-        // held.
+        // Until the lock is held, the allocation may be freed and its address handed out again.
         for _ in 0..64 {
             let Ok(info) = self.info_containing(ptr) else { return Kept::Unknown };
             let id = info.id;
@@ -62,7 +61,8 @@ impl Pool {
 
     /// The scope of the live allocation that contains `ptr`.
     pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
-        // Until it is looked at it may be freed, which is not the same as being in no scope.
+        // The allocation may be freed before it is looked at. That must not look as if it were in
+        // no scope.
         for _ in 0..64 {
             let info = self.info_containing(ptr)?;
             match self.look(info.base) {

@@ -1,5 +1,5 @@
 //! Dedicated allocations: one physical handle each, never moved, for NCCL, RDMA, IPC and guarded
-//! memory; and those whose memory may go and come back (`evictable.rs`).
+//! memory. The memory of some may be given up and come back (`evictable.rs`).
 
 use crate::base::size::{human, round_up};
 use crate::base::sync::lock;
@@ -39,8 +39,9 @@ impl Pool {
         };
         let mapped = self.whole_pages(req.size.max(1))?;
         let guard = if has(AllocFlags::GUARD) { self.page } else { 0 };
-        // A guarded block ends where its mapping ends, as nearly as the promised alignment allows;
-        // one to export starts where it starts, since that is what an importer gets.
+        // A guarded block ends where its mapping ends, as nearly as the promised alignment allows.
+        // An exportable one starts where its mapping starts, since an importer gets the mapping's
+        // start.
         let aligned = align.max(SMALL_MIN);
         let lead = match guard {
             _ if guard == 0 || flags.posix_fd || aligned > self.page => 0,
@@ -48,16 +49,16 @@ impl Pool {
         };
         let _changing = self.change();
         let handle = self.create(mapped, flags, req)?;
-        // Who moves it counts it.
+        // Evictable memory is counted by the code that moves it.
         let counts = guest.is_none();
         self.place(req, (handle, counts), (mapped, guard, lead), align, guest).inspect_err(|_| {
-            // Failing to drop it as well would change nothing for the caller.
+            // If dropping the handle fails as well, nothing changes for the caller.
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
         })
     }
 
-    /// Creates physical memory within the limit, giving free memory back where that is needed.
+    /// Creates physical memory within the limit, after giving free memory back if need be.
     pub(crate) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
         for attempt in 0..3 {
             if self.claim(bytes).is_ok() {
@@ -84,8 +85,9 @@ impl Pool {
         Err(self.out_of_memory(req.size))
     }
 
-    /// Maps it at addresses of its own: so many bytes, so many of a guard behind, the first handed
-    /// out so far in.
+    /// Maps a handle at addresses of its own: `mapped` bytes, and behind them `guard` bytes that
+    /// stay unmapped. The allocation starts `lead` bytes into the mapping. `owns` becomes
+    /// [`Dedicated::counts`].
     fn place(
         &self,
         req: &AllocRequest,
@@ -108,7 +110,7 @@ impl Pool {
         let info = AllocInfo {
             base,
             requested: req.size,
-            // What is moved is what was asked for.
+            // An evictable allocation moves the requested bytes, so no others may be used.
             usable: if guest.is_some() { req.size.max(1) } else { mapped - lead },
             device: self.dev,
             stream: req.stream,
@@ -135,7 +137,8 @@ impl Pool {
             receipt: None,
         };
         {
-            // Under the lock: a thread that finds it by its scope finds it here.
+            // Joins its scope under this lock, so that a thread that finds it by its scope finds it
+            // here, too.
             let mut core = lock(&*self.core);
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);
@@ -147,8 +150,8 @@ impl Pool {
         Ok(base)
     }
 
-    /// Frees a dedicated allocation, with an `id` only the one that has it; whether it was that
-    /// one.
+    /// Frees a dedicated allocation; with an `id`, only the one that has it. Returns whether it
+    /// did.
     pub(crate) fn free_dedicated(&self, ptr: u64, stream: Option<StreamHandle>, id: Option<u64>) -> Result<bool> {
         let by = stream.map(|s| self.heap_for(s)).transpose()?;
         let Some(d) = self.entomb(ptr, by.map(|heap| heap.lane), id, None) else {
@@ -157,7 +160,7 @@ impl Pool {
                 None => Err(Error::new(Status::DoubleFree, format!("free: {ptr:#x} was freed already"))),
             };
         };
-        // It is freed. Markers and burials that fail now are made up for later.
+        // The free is done. Markers and burials that fail now are made up for later.
         let _ = match stream {
             Some(s) => self.mark_stream(s),
             None if d.info.stream == StreamHandle::LEGACY => self.mark_stream(StreamHandle::LEGACY),
@@ -173,14 +176,15 @@ impl Pool {
         Ok(true)
     }
 
-    /// Makes a grave of a dedicated allocation, freed in the order of a lane or of the stream it
-    /// was allocated on; with an `id` only of the one that has it. With a scope only of one that is
-    /// still in it, and the addresses are held.
+    /// Makes a grave of a dedicated allocation, freed in the order of `lane`, or of the stream it
+    /// was allocated on if that is `None`. With an `id`, only of the one that has it. With a scope
+    /// `of`, only of one that is still in it; then its addresses are held.
     pub(crate) fn entomb(&self, ptr: u64, lane: Option<u32>, id: Option<u64>, of: Option<&Scope>) -> Option<Dedicated> {
         let held = of.is_some();
         let inside = |d: &Dedicated| of.is_none_or(|of| d.scope.as_deref().is_some_and(|s| std::ptr::eq(s, of)));
         let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
-        // All of it under one hold of the lock: who is moving it finds it alive or in its grave.
+        // All of this under one hold of the lock: a thread that is moving the allocation finds it
+        // either alive or in its grave.
         let mut core = lock(&*self.core);
         let mut d = core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?;
         self.bring_near(ptr, &mut d.users);
@@ -208,7 +212,7 @@ impl Pool {
         Some(d)
     }
 
-    /// Enters a dedicated allocation into a scope, or into the next one around it that is open.
+    /// Enters a dedicated allocation into a scope, or into the nearest open one around it.
     pub(crate) fn join_dedicated(
         &self,
         scope: Option<&Arc<Scope>>,
@@ -222,7 +226,7 @@ impl Pool {
 
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
-        // In a statement of its own: `info` takes the core's lock too.
+        // A statement of its own, so that the lock is released: `info` takes the core's lock too.
         let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
         let handle = match found {
             Some((true, Some(handle))) => handle,

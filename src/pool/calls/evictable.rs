@@ -1,10 +1,12 @@
-//! Allocations whose physical memory may be given up and come back, at the same addresses.
+//! Evictable allocations: their physical memory may be given up, and come back at the same
+//! addresses.
 //!
 //! An evictable allocation is a dedicated one with a *guest*: the code that moves its bytes
-//! ([`crate::tier`]) and knows where they are while it has no memory. A move is begun, waits for
-//! the device's uses, and then either *vacates* the addresses, when the bytes have been copied
-//! elsewhere, or *populates* them with new memory, into which they are copied back. While it lasts
-//! nobody else maps or unmaps there: what is freed meanwhile is buried when the move ends.
+//! ([`crate::tier`]) and knows where they are while the allocation has no memory. A move begins and
+//! waits for the device's uses. Then it either *vacates* the addresses, once the bytes have been
+//! copied elsewhere, or *populates* them with new memory, into which the bytes are copied back.
+//! While it lasts, nothing else maps or unmaps there: an allocation freed meanwhile is buried when
+//! the move ends.
 
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -17,8 +19,8 @@ use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// A move that has begun. It must be ended, with [`Pool::vacate`], [`Pool::end_move`] or after a
-/// [`Pool::populate`] that returned `false`.
+/// A move that has begun. [`Pool::vacate`] and [`Pool::end_move`] end it, and so does a
+/// [`Pool::populate`] that returns `false`; one of them must.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Moving {
     /// The allocation.
@@ -29,25 +31,26 @@ pub struct Moving {
     pub mapped: u64,
 }
 
-/// What else uses an allocation that is to be moved.
+/// Uses of an allocation that a move waits for, beyond those noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// All work submitted so far to this stream of this device.
     Stream(DeviceId, StreamHandle),
-    /// All work submitted so far to the device, if no stream was named when it was unpinned or
-    /// recorded; if only recorded, also to the stream it was allocated on.
+    /// If no unpin has noted a use: all work submitted so far to the device, or to the stream it
+    /// was allocated on if streams were recorded.
     Allocation,
-    /// Nothing but what is noted.
+    /// No use but those noted.
     Noted,
 }
 
-/// What a stream waits for already, when one request moves several allocations: uses that are known
-/// by their stream alone were all submitted before the request, so one wait covers them.
+/// What a stream already waits for when one request moves several allocations. Uses known only by
+/// their stream were all submitted before the request, so one wait covers them.
 #[derive(Debug, Default)]
 pub struct Waited {
-    /// The stream that [`By::Stream`] names.
+    /// Whether it waits for the stream that [`By::Stream`] names.
     named: bool,
-    /// Lanes and identities of the streams of [`By::Allocation`]; the context's lane is the device.
+    /// Lanes and identities of the streams waited for by [`By::Allocation`]; the context's lane
+    /// stands for the device.
     own: Vec<(u32, u64)>,
 }
 
@@ -60,7 +63,8 @@ fn capturing() -> Error {
 }
 
 impl Pool {
-    /// Allocates memory that can be given up for a while. The guest hears when the allocation ends.
+    /// Allocates memory that can be given up for a while. The guest is told when the allocation
+    /// ends.
     pub fn malloc_evictable(&self, req: &AllocRequest, guest: Arc<dyn Guest>) -> Result<AllocInfo> {
         if req.flags.has(AllocFlags::SINGLE_HANDLE) || req.flags.has(AllocFlags::EXPORTABLE) {
             return Err(Error::invalid(
@@ -81,8 +85,8 @@ impl Pool {
         self.limit.load(Relaxed).min(self.props.total_bytes)
     }
 
-    /// Begins to move an evictable allocation. `None` when it has ended. The caller has made sure
-    /// that no other thread moves it.
+    /// Begins to move an evictable allocation. `None` if it has ended. The caller makes sure that
+    /// no other thread moves it.
     pub fn begin_move(&self, base: u64, id: u64) -> Result<Option<Moving>> {
         let mut core = lock(&*self.core);
         let Some(d) = evictable(&mut core, base, id) else { return Ok(None) };
@@ -92,10 +96,10 @@ impl Pool {
         Ok(Some(Moving { base, id, va: d.va, mapped: d.mapped }))
     }
 
-    /// Makes the stream `on` wait, on the device, for every use of the allocation: what was named
-    /// when it was unpinned, the streams it was recorded on, and what `by` says. `Capturing` when
-    /// that cannot be waited for. `waited` is that of this request and of `on`: empty to begin
-    /// with, and for these alone.
+    /// Makes the stream `on` wait, on the device, for every use of the allocation: by streams named
+    /// when it was unpinned, by streams it was recorded on, and what `by` adds. Fails with
+    /// `Capturing` if that cannot be waited for. `waited` is empty at first, and serves one request
+    /// and one `on` only.
     pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle, waited: &mut Waited) -> Result<()> {
         let named = match by {
             By::Stream(dev, stream) if !waited.named => {
@@ -112,8 +116,8 @@ impl Pool {
             let mut tags = d.uses.clone();
             match named {
                 Some((_, lane)) => tags.push(self.order.tag(lane)),
-                // The caller that unpins or records says by that which streams use it. Where nobody
-                // has, any may.
+                // Unpinning or recording names the streams that use the allocation. If no caller
+                // has done either, any stream may use it.
                 None if by == By::Allocation && tags.is_empty() => {
                     let streams = if d.users.is_empty() { (CONTEXT, 0) } else { (d.lane, d.stream_id) };
                     own = Some(streams).filter(|streams| !waited.own.contains(streams));
@@ -140,8 +144,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Records a marker on a stream, unless very many are pending: then a later one does.
-    /// `Capturing` when it is captured.
+    /// Records a marker on a stream, or leaves it to a later one if very many are pending. Fails
+    /// with `Capturing` if the stream is being captured.
     fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
         let marked = self.order.mark(&*self.driver, lane, stream)?;
         let fine = marked || !self.driver.stream_is_capturing(self.dev, stream)?;
@@ -154,7 +158,7 @@ impl Pool {
         if self.order.settled(tag) {
             return Ok(());
         }
-        // A marker may say nothing of what was before its stream: then the context's does.
+        // A marker may not cover what came before its stream; then the context's does.
         if self.order.marked(tag) && self.order.wait(&*self.driver, tag, on)? {
             return Ok(());
         }
@@ -184,12 +188,13 @@ impl Pool {
         if heap.of_captures {
             return Err(capturing());
         }
-        // With a marker no call has to name the stream again: it may be gone by then.
+        // With a marker recorded now, no later call has to name the stream, which may be gone by
+        // then.
         self.mark_or_refuse(heap.lane, stream)?;
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, base, id) {
-            // Of the lane's present stream the latest covers those before it. Another thread may
-            // have noted a later one since the tag was read.
+            // The latest tag of the lane's present stream covers the earlier ones. Another thread
+            // may have noted a later one since this one was read.
             let own = |t: Tag| self.order.own(t, heap.lane);
             d.uses.retain(|&t| !(self.order.settled(t) || own(t) && t.epoch() < tag.epoch()));
             if !d.uses.iter().any(|&t| own(t)) {
@@ -199,9 +204,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives the memory up: the bytes have been copied, and the device is done with it. Ends the
-    /// move. `false` when the allocation has ended meanwhile. After an error it has its memory
-    /// still.
+    /// Gives the memory up, whose bytes have been copied and which the device has done with, and
+    /// ends the move. `false` if the allocation has ended meanwhile. After an error it still has
+    /// its memory.
     pub fn vacate(&self, m: Moving) -> Result<bool> {
         let unmapped = self.unmap_moving(&m);
         let there = self.end_move(m);
@@ -209,12 +214,12 @@ impl Pool {
         Ok(there)
     }
 
-    /// Maps new memory at the allocation's addresses. The move goes on, for the bytes to be copied
-    /// there. `false` when the allocation has ended meanwhile, and with it the move. After an error
-    /// there is no memory, and the move goes on.
+    /// Maps new memory at the allocation's addresses. The move goes on, so that the bytes can be
+    /// copied there. If the allocation has ended meanwhile, the move ends, and this returns
+    /// `false`. After an error there is no memory, and the move goes on.
     pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
         let _changing = self.change();
-        // Memory may be left there that the driver would not unmap.
+        // An earlier move may have left memory here that the driver would not unmap.
         let left = evictable(&mut lock(&*self.core), m.base, m.id).and_then(|d| d.handle);
         let handle = match left {
             Some(handle) => handle,
@@ -232,20 +237,20 @@ impl Pool {
         let accessible = self.driver.set_access(m.va, m.mapped, &self.access);
         let there = self.keep_mapped(m, handle);
         if !there {
-            // What cannot be unmapped stays mapped, its grave's.
+            // If it cannot be unmapped, it stays mapped and is the grave's.
             let _ = self.unmap_moving(m);
             self.settle_move(m);
             return Ok(false);
         }
         let Err(e) = accessible else { return Ok(true) };
-        // What cannot be unmapped stays mapped, its owner's.
+        // If it cannot be unmapped, it stays mapped and is the allocation's.
         match self.unmap_moving(m) {
             Ok(()) => Err(e),
             Err(u) => Err(Error::new(e.status, format!("{}; undoing it failed too: {}", e.message, u.message))),
         }
     }
 
-    /// Notes that memory is mapped at an allocation's addresses; whether that lives.
+    /// Notes the memory mapped at an allocation's addresses. Returns whether the allocation lives.
     fn keep_mapped(&self, m: &Moving, handle: PhysHandle) -> bool {
         let mut core = lock(&*self.core);
         if let Some(d) = evictable(&mut core, m.base, m.id) {
@@ -260,7 +265,7 @@ impl Pool {
         false
     }
 
-    /// Unmaps and releases what is mapped at an allocation's addresses, of a move that goes on.
+    /// Unmaps and releases the memory at the addresses of an allocation whose move goes on.
     fn unmap_moving(&self, m: &Moving) -> Result<()> {
         self.driver.unmap(m.va, m.mapped)?;
         let handle = {
@@ -296,7 +301,7 @@ impl Pool {
         lock(&*self.core).dedicated.values().filter(|d| d.guest.is_some()).count()
     }
 
-    /// Ends a move. `false` when the allocation has ended meanwhile.
+    /// Ends a move. `false` if the allocation has ended meanwhile.
     pub fn end_move(&self, m: Moving) -> bool {
         self.settle_move(&m)
     }

@@ -33,9 +33,9 @@ pub(crate) enum Found<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
     Unknown,
-    /// One did, the last time that the address was handed out.
+    /// The latest one to start here was freed.
     Freed,
-    /// One does, but only so that it is not handed out again yet.
+    /// One starts here, but an arena has freed it: it only keeps its address from being handed out.
     Reclaimed,
 }
 
@@ -71,8 +71,8 @@ impl Pool {
     }
 
     pub(crate) fn look(&self, ptr: u64) -> std::result::Result<Found<'_>, Lost> {
-        // The index is read with no lock held: what it says is checked under the lock, and read
-        // again if it changed.
+        // The index is read without a lock. Its answer is checked under the heap's lock, and read
+        // again if it has changed.
         for _ in 0..64 {
             let entry = self.index.get(ptr);
             match entry {
@@ -128,9 +128,9 @@ impl Pool {
 
     /// The live block or object around `ptr`, which may point into the middle of it.
     ///
-    /// The index is read with no lock held and again under the lock of the heap that it names.
-    /// Where both agree, the heap's regions are what they were read for: an allocation is found
-    /// while it lives, whatever is freed and handed out beside it.
+    /// The index is read without a lock, and again under the lock of the heap it names. If both
+    /// answers agree, the heap's regions match them. So a live allocation is found, whatever is
+    /// freed and handed out beside it.
     fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
         loop {
             let nearest = || self.index.find_back(ptr);
@@ -142,8 +142,8 @@ impl Pool {
             }
             let place = match entry {
                 Entry::Block { region, .. } => {
-                    // The start that the slot of `ptr` holds may be that of a later block, with
-                    // free regions in front of it.
+                    // The slot of `ptr` may hold the start of a later block, with free regions in
+                    // front of it.
                     let mut at = region;
                     while st.regions.try_get(at).is_some_and(|r| r.addr > ptr && r.state != State::Edge) {
                         at = st.regions.get(at).prev;

@@ -1,9 +1,9 @@
 //! Freeing.
 //!
-//! Most frees are hits: a block or object that goes back to the stream whose heap it is in. One
-//! uncontended lock and no driver call. Nearly as short is a free in the order of another stream
-//! than the heap's. Anything else is left undone and goes to [`Pool::free_anyhow`], which defines
-//! what a free means.
+//! Most frees are hits: a block or object goes back to the stream whose heap it is in, with one
+//! uncontended lock and no driver call. A free in the order of another stream than the heap's is
+//! nearly as short. A hit that turns out to be none does nothing and goes to [`Pool::free_anyhow`],
+//! which defines what a free means.
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
@@ -13,11 +13,11 @@ use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is to be known about a block or object that was just taken back.
+/// What the caller must know about a block or object that was just taken back.
 pub(crate) struct GivenUp {
     /// Bytes.
     pub(crate) size: u64,
-    /// Whether it is ready for its heap's own stream.
+    /// Whether the heap's own stream may use it at once.
     pub(crate) own: bool,
     /// The lane in whose order it was freed.
     pub(crate) lane: u32,
@@ -26,8 +26,8 @@ pub(crate) struct GivenUp {
 }
 
 impl Pool {
-    /// Frees `ptr`: in the order of `stream`, or of the stream it was allocated on when that is
-    /// `None`.
+    /// Frees `ptr` in the order of `stream`, or if that is `None`, of the stream it was allocated
+    /// on.
     #[inline]
     pub fn free(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         match self.free_hit(ptr, stream) {
@@ -36,10 +36,10 @@ impl Pool {
         }
     }
 
-    /// Like [`Self::free`], for one that was no hit.
+    /// Like [`Self::free`], after [`Self::free_hit`] has returned `false`.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // The freeing stream's lane comes first: finding it may take the registry's lock, which
-        // ranks below a heap's. Taken from the thread's cache it may be stale, which is harmless as
+        // comes before a heap's. A lane from the thread's cache may be stale. That is harmless as
         // long as no marker is recorded for it: the thread that finds out that the handle has a new
         // owner puts a barrier behind all of the lane's frees so far.
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
@@ -47,9 +47,9 @@ impl Pool {
         self.free_found(ptr, found, lane, stream, None).map(|_| ())
     }
 
-    /// Like [`Self::free`], if the live allocation that starts at `ptr` is the one with this id;
-    /// whether it was. A pointer whose allocation is gone is no error, whatever has become of the
-    /// address: that is what a finalizer needs to know of what an arena may have freed before it.
+    /// Like [`Self::free`], but only if the live allocation that starts at `ptr` has this id.
+    /// Returns whether it had. A pointer whose allocation is gone is no error, whatever has become
+    /// of its address: a finalizer cannot know what an arena has freed before it.
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         let freed = match self.look(ptr) {
@@ -62,7 +62,7 @@ impl Pool {
         Ok(freed)
     }
 
-    /// Frees what was found, if its id is the one asked for; whether it was.
+    /// Frees what was found, if it has the id asked for. Returns whether it had.
     pub(crate) fn free_found(
         &self,
         ptr: u64,
@@ -84,8 +84,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// Takes a live block or object back: in the order of `lane`, or of the stream it was allocated
-    /// on.
+    /// Takes a live block or object back in the order of `lane`, or if that is `None`, of the
+    /// stream it was allocated on.
     pub(crate) fn give_up(
         &self,
         heap: &Heap,
@@ -124,23 +124,23 @@ impl Pool {
             st.take_back(place, &self.tags(tag, &users), &self.order, &self.index);
         }
         if !users.is_empty() && matches!(place, Place::Block { .. }) {
-            // A block may have kept more than its size needs when it shrank: not for the next
-            // request of that size.
+            // The block may have kept a tail when it shrank. The quick list must not give it to the
+            // next request of its size.
             st.regions.tidy();
         }
         GivenUp { size, own, lane: tag.lane(), users }
     }
 
-    /// If the heap's handle is just going to another stream on another thread, that thread has not
-    /// come by here yet.
+    /// If the heap's handle has just gone to another stream on another thread, that thread may not
+    /// have been here yet: then this one retires the heap.
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
             st.retire(&self.order, &self.index);
         }
     }
 
-    /// What follows a free that is done: it does not fail any more, and what is missed here is made
-    /// up for later.
+    /// What follows a completed free. Nothing here can fail the free; what is missed is made up for
+    /// later.
     #[inline]
     fn after_free(&self, heap: &Heap, st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
         let GivenUp { size, own, lane, users } = freed;
@@ -154,7 +154,7 @@ impl Pool {
         }
     }
 
-    /// What follows a free that the heap's own stream waits for.
+    /// What follows a free whose memory the heap's own stream must wait for.
     #[inline]
     pub(crate) fn freed_away(
         &self,
@@ -165,8 +165,8 @@ impl Pool {
         stream: Option<StreamHandle>,
         users: &[u32],
     ) {
-        // Joined with its neighbours before it is wanted, memory serves larger requests, and they
-        // need not ask the device.
+        // Memory that is joined with its neighbours before it is wanted serves larger requests,
+        // without asking the device then.
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
@@ -178,7 +178,7 @@ impl Pool {
         self.mark_free(size, lane, stream, users);
     }
 
-    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back when more than that is unused. Not on every free:
+    /// `GPUMEM_TRIM_THRESHOLD`: gives memory back if the heap has more than that free. It tries
     /// only once a tenth of the threshold has been freed since the last try.
     #[cold]
     pub(crate) fn trim_above_threshold(&self, heap: &Heap, size: u64, stream: Option<StreamHandle>) {
@@ -191,7 +191,7 @@ impl Pool {
         if let Some(s) = stream {
             let _ = self.mark_stream(s);
         }
-        // What cannot be given back now goes with a later free.
+        // What cannot be given back now is given back with a later free.
         let _changing = self.change();
         let _ = self.release_free(self.live_now() + threshold);
     }
@@ -204,18 +204,18 @@ impl Pool {
         };
     }
 
-    /// Frees in the order of `stream`, or of the stream that the block was allocated on when that
-    /// is `None`, if that is a hit. Nothing has happened when it returns `false`.
+    /// Frees in the order of `stream`, or if that is `None`, of the stream the block was allocated
+    /// on, if that is a hit. If it returns `false`, nothing has happened.
     #[inline]
     pub fn free_hit(&self, ptr: u64, stream: Option<StreamHandle>) -> bool {
-        // Read with no lock held: what it says is checked under the heap's.
+        // Read without a lock; checked under the heap's.
         let entry = self.index.get(ptr);
         let Some(heap) = entry.heap().and_then(|n| self.heap(n)) else { return false };
         if self.options.trim_threshold > 0 {
             return false;
         }
         if let Some(s) = stream {
-            // Taken without looking at the stream: see `free`.
+            // The cached lane, without looking at the stream: see `free_anyhow`.
             match self.known_lane(s) {
                 Some(lane) if lane == heap.lane => {}
                 Some(lane) => return self.free_away(heap, entry, ptr, lane, s),
@@ -237,14 +237,14 @@ impl Pool {
         true
     }
 
-    /// The large half of [`Self::free_hit`], in a frame of its own: together, each would keep in
-    /// memory what the other needs in registers.
+    /// The large half of [`Self::free_hit`], in a frame of its own: in one frame, each half would
+    /// keep in memory what the other needs in registers.
     #[inline(never)]
     fn free_large(&self, heap: &Heap, region: u32, ptr: u64, stream: Option<StreamHandle>) -> bool {
         self.free_own(heap, Entry::Block { heap: heap.number, region }, ptr, stream)
     }
 
-    /// Like [`Self::free_hit`], in the order of another lane than the heap's: that of `stream`.
+    /// Like [`Self::free_hit`], in the order of `stream`, whose lane is not the heap's.
     #[inline(never)]
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };
@@ -263,9 +263,9 @@ impl Pool {
         None
     }
 
-    /// Frees the live block or object at `ptr` of a heap in which nothing is special: in the order
-    /// of lane `away`, or of the heap's own. `of_its_own`: in the order of the stream it was
-    /// allocated on. Returns its bytes.
+    /// Frees the live block or object at `ptr` in a heap in which nothing is special, in the order
+    /// of the lane `away`, or if that is `None`, of the heap's own lane. `of_its_own`: in the order
+    /// of the stream it was allocated on. Returns its bytes.
     #[inline(always)]
     fn free_plain(
         &self,
@@ -282,7 +282,8 @@ impl Pool {
         self.take_back_plain(st, place, of_its_own, away).then_some(size)
     }
 
-    /// The same, of a live block or object of no old slab; whether it was done.
+    /// Like [`Self::free_plain`], for a place that was found and is in no old slab. Returns whether
+    /// it was done.
     #[inline(always)]
     pub(crate) fn take_back_plain(
         &self,
@@ -312,15 +313,15 @@ impl Pool {
             self.ran_low(heap, &mut st);
         }
         heap.publish(&st);
-        // With one stream nobody ever waits; and a marker can be recorded only on a stream that the
-        // caller has named.
+        // With one stream nobody waits for a marker. With more, one can be recorded only on a
+        // stream that the caller has named.
         let named = stream.is_some();
         if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
             self.freed_batch(heap, st, stream);
         }
     }
 
-    /// A batch of frees is full, or another heap waits for one of them.
+    /// Records a marker: a batch of frees is full, or another heap waits for one of them.
     #[cold]
     fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };
@@ -331,7 +332,7 @@ impl Pool {
         let _ = self.mark_stream(stream);
     }
 
-    /// For a heap that [`HeapState::has_run_low`].
+    /// For a heap of which [`HeapState::has_run_low`] is true.
     #[cold]
     pub(crate) fn ran_low(&self, heap: &Heap, st: &mut HeapState) {
         st.regions.tidy();

@@ -1,10 +1,10 @@
 //! Allocation.
 //!
-//! Most are hits: a small block out of a slab that has room, or a large one of the size that was
-//! just freed. One uncontended lock, no driver call, no search, no host memory, and of what streams
-//! share only reads. Nearly as short is a large block cut from what is ready. Anything else is left
-//! undone and goes to [`Pool::malloc_search`], which defines what an allocation means: a hit is a
-//! shorter way to the same end.
+//! Most are hits: a small block from a slab that has room, or a large one of a size that was just
+//! freed. A hit takes one uncontended lock, makes no driver call, searches nothing, allocates no
+//! host memory, and only reads what streams share. Cutting a large block from a ready region is
+//! nearly as short. Anything else goes to [`Pool::malloc_search`], which defines what an allocation
+//! means: a hit is a shorter way to the same end.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{slab, HeapState, Place, Taken, GRANULE, SMALL_MAX};
@@ -28,7 +28,7 @@ impl Pool {
         self.malloc_search(req)
     }
 
-    /// Like [`Self::malloc`], for a request that was no hit, or may be none.
+    /// Like [`Self::malloc`], without trying a hit first.
     pub fn malloc_search(&self, req: &AllocRequest) -> Result<u64> {
         let align = self.checked_align(req)?;
         if req.flags != AllocFlags::default() {
@@ -44,14 +44,14 @@ impl Pool {
         }
     }
 
-    /// The alignment of a request; refuses one that cannot be, and a size that no device has.
+    /// The alignment of a request. Refuses an invalid one, and a size larger than the device.
     pub(crate) fn checked_align(&self, req: &AllocRequest) -> Result<u64> {
         let align = checked_alignment(req.align)?;
         self.check_size(req.size)?;
         Ok(align)
     }
 
-    /// Refuses a size that no device has.
+    /// Refuses a size larger than the device.
     pub(crate) fn check_size(&self, size: u64) -> Result<()> {
         if size <= self.props.total_bytes {
             return Ok(());
@@ -73,13 +73,13 @@ impl Pool {
         self.malloc_hit_of(size, stream, Some(scope))
     }
 
-    // One instance for each of them: joining a scope takes registers that the others have use for.
+    // Inlined into both callers: joining a scope takes registers that the plain hit has a use for.
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
         let mut st = heap.try_lock_quick()?;
         if st.counter.is_some() {
-            // No hit is worth a receipt.
+            // With a receipt to make, a hit saves nothing.
             return None;
         }
         let addr = match size <= SMALL_MAX {
@@ -89,8 +89,8 @@ impl Pool {
                 addr
             }
             false => {
-                // Rounded as `malloc` rounds. Larger requests than any device has overflow here and
-                // find nothing.
+                // Rounded as `malloc_search` rounds. A size beyond any device overflows here and
+                // finds nothing.
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
                 let r = match st.take_quick(rounded) {
                     Some(r) => r,
@@ -108,7 +108,7 @@ impl Pool {
     }
 }
 
-/// The best ready region, cut to `size` bytes: the first step of the general way.
+/// The best ready region, cut to `size` bytes: the first step of `malloc_search`.
 #[inline(never)]
 fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
     if size <= SMALL_MAX {
@@ -119,6 +119,6 @@ fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
     st.cut_for(size, GRANULE)
 }
 
-/// Blocks start in slots of their own, so larger requests than a slab serves need no rounding up to
-/// one.
+/// Every request that no slab serves is at least a slot long, so blocks start in different slots
+/// without further rounding.
 const _: () = assert!(SMALL_MAX >= SLOT);

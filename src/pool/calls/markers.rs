@@ -1,12 +1,12 @@
-//! Recording the markers that frees need. Only streams that the caller vouches for are touched.
+//! Recording the markers that frees need, only on streams that the caller guarantees to be alive.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::{Tag, CONTEXT};
 use crate::pool::state::Pool;
 
 impl Pool {
-    /// When an allocation made on a stream was freed in that stream's order: now, if the stream is
-    /// still the lane's.
+    /// The tag of memory that was allocated on a stream and is freed in that stream's order: the
+    /// lane's open epoch, if the stream is still the lane's, and the context's if not.
     pub(crate) fn tag_of(&self, lane: u32, stream_id: u64) -> Tag {
         // The identity is read after the epoch: a thread that sees an epoch behind a barrier sees
         // the new identity.
@@ -22,8 +22,8 @@ impl Pool {
     }
 
     /// Records the markers for memory that another heap waits for: on every stream that also used
-    /// it, and on the freeing stream when a batch is full or a heap waits. Only streams the caller
-    /// vouches for are touched.
+    /// it, and on the freeing stream if a batch is full or a heap waits. Touches only streams that
+    /// the caller guarantees to be alive.
     pub(crate) fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
         for &user in users {
             let _ = self.mark_user(user);
@@ -34,9 +34,9 @@ impl Pool {
         }
     }
 
-    /// Records a marker on a stream named to `record_stream`, whose caller keeps it alive until the
-    /// free. Where it cannot be named from here (another thread's own stream) the context's next
-    /// marker does.
+    /// Records a marker on a stream named to `record_stream`, which the caller keeps alive until
+    /// the free. A stream that this thread cannot name (another thread's own) is covered by the
+    /// context's next marker.
     pub(crate) fn mark_user(&self, user: u32) -> Result<()> {
         if user == CONTEXT {
             return Ok(());
@@ -50,12 +50,12 @@ impl Pool {
 
     /// Records a marker on a stream that the caller of this API call named.
     pub(crate) fn mark_stream(&self, stream: StreamHandle) -> Result<()> {
-        // The identity matters: the marker must be of the lane's own stream.
+        // The heap's lane, since the marker must be on the lane's present stream.
         let heap = self.heap_for(stream)?;
         self.order.mark(&*self.driver, heap.lane, stream).map(|_| ())
     }
 
-    /// Whether a stream is being captured, as far as the pool knows.
+    /// Whether the pool knows, or the driver shows, that a stream is being captured.
     pub fn is_capturing(&self) -> bool {
         self.order.captures.known() || self.order.may_be_capturing(&*self.driver, None)
     }

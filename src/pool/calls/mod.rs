@@ -1,4 +1,4 @@
-//! What users call, each operation once.
+//! The operations users call, each defined once.
 
 mod belong;
 mod dedicated;

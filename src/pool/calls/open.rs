@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 impl Pool {
-    /// A pool on one device. Reserves addresses; maps nothing unless `prealloc` says so.
+    /// A pool on one device. It reserves addresses, and maps nothing unless `prealloc` says so.
     pub fn new(driver: Arc<dyn Driver>, dev: DeviceId, options: PoolOptions) -> Result<Pool> {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let props = driver.device_props(dev)?;
@@ -69,7 +69,7 @@ impl Pool {
         pool.reserve_root(&mut lock(&*pool.core), page)?;
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
-                // Nothing is mapped: the next try would reserve addresses again.
+                // Nothing is mapped. Kept addresses would be reserved again by the next try.
                 let _ = pool.give_up_addresses();
                 return Err(e);
             }
@@ -77,8 +77,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Maps `bytes` ahead, when the pool starts: one ready run in the heap of the legacy stream,
-    /// for any to take over.
+    /// Maps `bytes` ahead when the pool starts: one ready run in the legacy stream's heap, for any
+    /// stream to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
         let heap = self.heap_for(StreamHandle::LEGACY)?;
         let mut st = heap.lock();

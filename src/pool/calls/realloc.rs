@@ -10,30 +10,30 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest, Scope, Slip, Want};
 use std::sync::Arc;
 
-/// What became of a wish for another size.
+/// The outcome of [`Pool::realloc_here`].
 #[derive(Debug)]
 pub enum Resized {
-    /// It has the size, where it is.
+    /// The allocation has its new size where it is.
     Here,
-    /// It has to move, which [`Pool::realloc_moving`] does.
+    /// The allocation has to move, which [`Pool::realloc_moving`] does.
     Not(Relocation),
 }
 
-/// What is to be known of an allocation that moves.
+/// What the copy must know of an allocation that has to move.
 #[derive(Clone, Debug)]
 pub struct Relocation {
-    /// Bytes that its contents may take.
+    /// Bytes its contents may take.
     usable: u64,
     align: u64,
     tag: u64,
-    /// Special needs, the pool's own included.
+    /// Its flags, the pool's own included.
     pub flags: AllocFlags,
     scope: Option<Arc<Scope>>,
 }
 
 impl Pool {
-    /// Changes the size of an allocation for use on `stream`: in place where it can, by mapping
-    /// more behind it or giving its tail back; else by a copy in stream order. On failure the
+    /// Changes the size of an allocation for use on `stream`: in place if it can, by mapping more
+    /// behind it or giving its tail back, and else by a copy in stream order. On failure the
     /// allocation is as it was.
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         match self.realloc_here(ptr, size, stream)? {
@@ -42,9 +42,9 @@ impl Pool {
         }
     }
 
-    /// Like [`Self::realloc`], as long as the allocation can stay where it is. The bytes by which a
-    /// larger one counts more come from where its receipt is from; if that has too few, it cannot
-    /// stay.
+    /// Like [`Self::realloc`], but only if the allocation can stay where it is. If it has a
+    /// receipt, that is resized too; if the receipt's source has too few bytes for growth, the
+    /// allocation cannot stay.
     pub fn realloc_here(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<Resized> {
         let me = self.heap_for(stream)?;
         self.check_size(size)?;
@@ -60,7 +60,7 @@ impl Pool {
                     return Ok(Resized::Here);
                 }
                 let (tag, scope) = (st.tags.get(&ptr).copied().unwrap_or(0), st.scope_at(place));
-                // A new object has at least the alignment that the old one's class gave it.
+                // The new object is aligned at least as the old one's class was.
                 let align = (usable & usable.wrapping_neg()).min(SLOT);
                 Relocation { usable, align, tag, flags, scope }
             }
@@ -89,8 +89,8 @@ impl Pool {
         }))
     }
 
-    /// The other way to resize, for what [`Self::realloc_here`] said has to move: a copy in stream
-    /// order. On failure the allocation is as it was.
+    /// Resizes by a copy in stream order what [`Self::realloc_here`] could not resize. On failure
+    /// the allocation is as it was.
     pub fn realloc_moving(
         &self,
         ptr: u64,
@@ -100,7 +100,7 @@ impl Pool {
         slip: Option<&Slip>,
     ) -> Result<u64> {
         let Relocation { usable, align, tag, flags, ref scope } = *moving;
-        // Not in the scope yet: until the old one is gone no other thread may free it.
+        // It joins no scope yet: until the old one is freed, no other thread may free the new one.
         let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
         let copied = match usable.min(size) {
             0 => Ok(()),
@@ -108,21 +108,22 @@ impl Pool {
         };
         match copied.and_then(|()| self.free(ptr, Some(stream))) {
             Ok(()) => {
-                // It stays where it belongs, whichever arena is current now.
+                // The allocation stays in its scope, whichever arena is current now.
                 if scope.is_some() {
                     self.keep(new, None, scope.as_ref());
                 }
                 Ok(new)
             }
             Err(e) => {
-                // Whatever is wrong with the stream, which is the one it was allocated on.
+                // In the order of the stream it was allocated on, even if something is wrong with
+                // that.
                 self.free(new, None)?;
                 Err(e)
             }
         }
     }
 
-    /// Resizes a block where it is. `false` when it cannot be done there.
+    /// Resizes a block where it is. Returns `false` if that is impossible.
     fn resize(
         &self,
         heap: &Heap,
@@ -134,8 +135,8 @@ impl Pool {
         let size = block_size(requested)?;
         st.regions.tidy();
         let old = st.regions.get(region).size;
-        // What it happened to get more than it asked for differs between a recorded run and one
-        // that is laid out.
+        // A block may have more than was asked for, and how much more differs between a recorded
+        // run and one that follows a layout.
         let (place, before) = (Place::Block { region }, st.regions.block(region).requested);
         if st.is_laid_out() && size > block_size(before)? {
             return Ok(false);
@@ -147,16 +148,16 @@ impl Pool {
             let want = Want::new(size, GRANULE, (stream, lane));
             let grown = self.grow_block(heap, st, region, size, want);
             if !matches!(grown, Ok(true)) {
-                // It becomes smaller again, which does not fail.
+                // Back to the smaller size, which cannot fail.
                 let _ = st.resize_receipt(place, before);
                 return grown;
             }
         } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {
-            // A block that other streams use, too, keeps its tail: they may not be done with it.
+            // A block that other streams use too keeps its tail: they may still be using it.
             let before_the_capture = st.private.is_some() && st.regions.block(region).stream_id != st.identity;
             let rest = st.regions.split(region, size);
             if before_the_capture {
-                // A graph runs whenever it is launched, not behind what its stream did before.
+                // A graph is launched at any time, not only after what its stream did before.
                 st.wait_for(rest, &[self.order.tag(CONTEXT)]);
             } else if heap.lane == lane {
                 st.regions.make_ready(rest, self.order.tag(lane));
@@ -164,7 +165,7 @@ impl Pool {
                 st.wait_for(rest, &[self.order.tag(lane)]);
             }
         }
-        // Done before where it has grown, and does not fail where it has shrunk.
+        // The receipt of a block that has grown has this size already; shrinking one cannot fail.
         let _ = st.resize_receipt(place, requested);
         let new = st.regions.get(region).size;
         self.index.block_resized(st.regions.get(region).addr, old, new);
@@ -172,10 +173,10 @@ impl Pool {
         let b = st.regions.block_mut(region);
         let member = b.member;
         b.requested = requested;
-        // It belongs to the stream it was resized for now, whichever it was made on.
+        // From now on it belongs to the stream it was resized for, not to the one it was made on.
         b.stream = stream;
         if !private {
-            // In an arena it tells what was used before the heap changed hands.
+            // In an arena, `stream_id` tells which blocks were used before the heap changed hands.
             b.stream_id = self.order.identity(lane);
         }
         b.lane = lane;

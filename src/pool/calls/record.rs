@@ -34,8 +34,8 @@ impl Pool {
     }
 }
 
-/// Notes that `lane` uses the block at `ptr`. Its own lane counts too: by the time of the free that
-/// may have gone to another stream, or the free may name another.
+/// Notes that `lane` uses the block at `ptr`. The heap's own lane counts too: by the time of the
+/// free the lane may belong to another stream, or the free may name another.
 pub(crate) fn note_user(st: &mut HeapState, ptr: u64, lane: u32) {
     let users = st.users.entry(ptr).or_default();
     if !users.contains(&lane) {
@@ -47,8 +47,8 @@ impl Pool {
     /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let by = self.heap_for(stream)?;
-        // A capture's lane goes to other streams when the capture is gone, and the stream stays:
-        // the context knows both.
+        // A capture's lane goes to other streams once the capture is gone, while this stream may go
+        // on. The context covers both.
         let elsewhere = if by.of_captures { CONTEXT } else { by.lane };
         match self.find(ptr, "record_stream")? {
             Found::Dedicated => {

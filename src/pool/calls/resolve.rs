@@ -1,10 +1,9 @@
 //! From a stream's handle to its heap.
 //!
-//! A per-thread cache maps handle and identity to a heap, and each allocation makes sure that the
-//! identity is still the handle's and that the stream is not being captured: by looking where the
-//! driver keeps both ([`crate::driver::watch`]), which is no driver call, or, where that is not
-//! possible, by asking. A stream that is being captured has no identity that could be asked for, so
-//! it has a heap of its own.
+//! A per-thread cache maps handle and identity to a heap. Each allocation makes sure that the
+//! handle still has that identity and that the stream is not being captured: by looking where the
+//! driver keeps both ([`crate::driver::watch`]), which is no driver call, or else by asking the
+//! driver. A captured stream cannot be asked for its identity, so it has a heap of its own.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked, Now};
@@ -12,21 +11,22 @@ use crate::pool::state::{Key, Pool};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
 impl Pool {
-    /// Makes sure that the pool knows which stream a handle stands for at present: code that counts
-    /// hears if it is a new one.
+    /// Makes sure that the pool knows which stream a handle stands for at present. Code that counts
+    /// allocations hears of a new one.
     pub fn meet(&self, stream: StreamHandle) -> Result<()> {
         self.heap_for(stream).map(drop)
     }
 }
 
-/// Meeting others at a lock counts when it happens again within so many allocations from the heap,
+/// Meeting another thread at a lock counts if it is within this many allocations from the heap of
+/// the last meeting.
 const MEETING: u64 = 64;
 
-/// and after so many times that count the thread moves to another heap.
+/// After this many meetings that count, the thread moves to another heap.
 const MEETINGS: u32 = 8;
 
 impl Pool {
-    /// The heap of a live stream that the caller's user just named.
+    /// The heap of a live stream that the caller has just named.
     #[inline]
     pub(crate) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
         match self.cached_heap(stream) {
@@ -35,11 +35,11 @@ impl Pool {
         }
     }
 
-    /// Like [`Self::heap_for`], if the thread's cache has it and no driver call is needed to be
-    /// sure of it.
+    /// Like [`Self::heap_for`], if the thread's cache has the heap and no driver call is needed to
+    /// be sure of it.
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
-        // Copied out, so that the closure is short enough to be inlined.
+        // Copied out, to keep the closure short enough to be inlined.
         let (heap, id, captures, check) = CACHE.with(|c| {
             let p = &c[slot(stream)];
             let here = p.handle.get() == stream.0 && p.pool.get() == self.number;
@@ -48,17 +48,17 @@ impl Pool {
         self.heap(heap).filter(|_| self.still(stream, id, captures, check))
     }
 
-    /// Whether captures of the stream are known to show where the watch looks.
+    /// Whether the watch is known to show captures of this stream.
     fn is_shown(&self, stream: StreamHandle) -> bool {
         self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
     }
 
-    /// Whether the thread's cache has the stream, and it is still the one that it was.
+    /// Whether the thread's cache has the stream, and its handle still stands for that stream.
     pub fn knows(&self, stream: StreamHandle) -> bool {
         self.cached_heap(stream).is_some()
     }
 
-    /// Whether what a place says is right about the stream.
+    /// Whether a place of the cache is still right about the stream.
     #[inline(always)]
     fn still(&self, stream: StreamHandle, id: u64, captures: u64, check: Check) -> bool {
         let same = match check {
@@ -69,11 +69,11 @@ impl Pool {
         same && captures == self.order.captures.changes()
     }
 
-    /// Asks the driver which stream it is, and fills the place.
+    /// Asks the driver which stream it is, and fills the cache's place.
     #[cold]
     fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<&Heap> {
         let met = self.order.captures.changes();
-        // Nothing is kept of a stream that allocates from a capture arena.
+        // The cache keeps nothing of a stream that allocates from a capture arena.
         if let Some(heap) = self.routed_heap(stream)? {
             return Ok(heap);
         }
@@ -98,7 +98,7 @@ impl Pool {
         p.captures.set(met);
         p.check.set(match stream {
             StreamHandle::LEGACY => Check::Never,
-            // Not taken on trust: the driver has just said what is to be seen.
+            // The watch is tested first: the driver has just said what it must show.
             s if self.watch.look(s) == Some(id) && self.is_shown(s) => Check::Look,
             _ => Check::Ask,
         });
@@ -108,8 +108,8 @@ impl Pool {
         Ok(heap)
     }
 
-    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if it
-    /// keeps meeting other threads there.
+    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if the
+    /// thread keeps meeting others there.
     #[inline]
     pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
         match heap.try_lock_quick() {
@@ -144,13 +144,13 @@ impl Pool {
         (other, other.lock_quick())
     }
 
-    /// The heap of a stream that is being captured. Every allocation during a capture of this
-    /// handle comes from here; what is freed here only the context can settle.
+    /// The heap of a captured stream. Every allocation during a capture of this handle comes from
+    /// here, and only the context can settle what is freed here.
     #[cold]
     fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let key = capture_key(stream);
         self.order.captures.met(key);
-        // The heap's stream never changes.
+        // This key stands for no particular stream, so its identity never changes.
         self.register_as(Key::Captured(key), stream, CAPTURED_ID)
     }
 
@@ -162,9 +162,9 @@ impl Pool {
         }
     }
 
-    /// Like [`Self::lane_for`], out of the thread's cache without looking at the stream: see `free`
-    /// for why a stale answer does no harm there. Not after a capture was met: what is freed in one
-    /// is its own at once.
+    /// Like [`Self::lane_for`], from the thread's cache and without looking at the stream;
+    /// `free_anyhow` says why a stale answer does no harm. `None` after a capture was met, because
+    /// memory freed in a capture is ready in that capture at once.
     #[inline]
     pub(crate) fn known_lane(&self, stream: StreamHandle) -> Option<u32> {
         CACHE.with(|c| {
@@ -187,8 +187,8 @@ mod tests {
     use crate::driver::Driver;
     use crate::pool::{AllocRequest, PoolOptions};
 
-    /// A heap's handle goes to another stream, and before the heap has heard of it another thread
-    /// frees the heap's last object. What the old stream may still be writing to must not look as
+    /// A heap's handle goes to another stream. Before the heap hears of it, another thread frees
+    /// the heap's last object. Memory that the old stream may still be writing to must not look as
     /// if the new stream had freed it.
     #[test]
     fn a_free_between_the_barrier_and_the_heap_vouches_for_nothing() {

@@ -1,13 +1,13 @@
 //! Capture arenas: memory for CUDA graphs.
 //!
-//! A graph uses the addresses that it was captured with each time it is launched. So the memory of
-//! a capture comes from private heaps: heaps like any other, of which nothing is taken, moved or
-//! given back until the last graph is gone. Every address that was handed out in one stays mapped
-//! to the same physical memory, and nobody else gets it.
+//! A graph uses the addresses it was captured with each time it is launched. So the memory of a
+//! capture comes from private heaps: heaps like any other, except that nothing is taken out, moved
+//! or given back until the last graph is gone. Every address handed out from one stays mapped to
+//! the same physical memory, and nobody else gets it.
 //!
-//! When the arena is released its heaps are public. All that is free in them waits for everything
-//! submitted to the context so far, live blocks are blocks like any other, and the next arena uses
-//! the heaps that are empty (`shells.rs`).
+//! When the arena is released, its heaps become public. Free memory in them waits for everything
+//! submitted to the context so far, and live blocks become ordinary blocks. Heaps that are empty
+//! serve the next arena (`shells.rs`).
 
 use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
@@ -29,9 +29,8 @@ impl Pool {
         })
     }
 
-    /// The arena's memory becomes ordinary: what is free in it waits for all that has been
-    /// submitted to the device so far, what is live stays so. Routes to it end. Happens once; no
-    /// more than once is harmless.
+    /// Makes the arena's memory ordinary. Free memory in it waits for everything submitted to the
+    /// device so far; live blocks stay live. Routes to it end. Further calls do nothing.
     pub fn release_arena(&self, arena: &GraphArena) {
         self.end_routes(arena);
         let members = {
@@ -45,7 +44,7 @@ impl Pool {
         members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
-    /// Like [`Pool::malloc_search`], from the heap of a stream that is being captured.
+    /// Like [`Pool::malloc_search`], from the heap of a captured stream.
     pub(crate) fn malloc_captured(&self, heap: &Heap, req: &AllocRequest, align: u64) -> Result<u64> {
         let member = heap.lock_quick().private.clone();
         let Some(member) = member else { return self.malloc_in(heap, heap.lock_quick(), req, align) };
@@ -94,8 +93,8 @@ impl Pool {
         s
     }
 
-    /// What was recorded of each stream's large allocations, in the order in which the streams
-    /// came. `None` for all when nothing is recorded.
+    /// The records of each stream's large allocations, in the order in which the streams came.
+    /// `None` for all if the arena does not record.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
         lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
     }

@@ -1,11 +1,10 @@
-//! Who allocates from a part of an arena at present: which stream its handle stands for, and by
-//! which route.
+//! Claims: which stream allocates from a part of an arena at present, and by which route.
 //!
-//! A part belongs to a handle, and CUDA gives the handle of a destroyed stream to the next one
-//! while the old one's work may still be running. And what a stream has freed in its own order is
-//! ready for that stream, but not for a graph: that is launched on any stream. So when the stream
-//! behind the handle is another one, or is captured after it was used eagerly, what is free and not
-//! settled waits for the context first.
+//! A part belongs to a stream handle. CUDA gives the handle of a destroyed stream to the next one,
+//! while the old one's work may still be running. And memory that a stream has freed in its own
+//! order is ready for that stream, but not for a graph, which may be launched on any stream. So if
+//! the handle stands for another stream, or its stream is captured after it was used eagerly,
+//! unsettled free memory first waits for the context.
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
@@ -17,19 +16,19 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// Routes of one arena that take turns add a claim each time. From so many on, those of which
-/// nothing is live are looked for whenever they have doubled.
+/// Routes of one arena that take turns add a claim each time. From this many claims on, each time
+/// they have doubled, those with no live allocation are dropped.
 const MANY: usize = 1024;
 
 impl Claim {
-    /// The last id of the heap before the claim.
+    /// The heap's last id before the claim.
     fn since(&self, heap: u32) -> u64 {
         self.since.iter().find(|s| s.0 == heap).map_or(0, |s| s.1)
     }
 }
 
 impl StreamPart {
-    /// The arena is released: what was captured with it is gone.
+    /// Forgets the stream's capture, because the arena is released and its graphs are gone.
     pub(crate) fn forget_capture(&self, order: &Order) {
         let met = lock(&self.user).met;
         if met > 0 {
@@ -39,10 +38,10 @@ impl StreamPart {
 }
 
 impl Pool {
-    /// A route begins for the part's stream, which is `now`: what an earlier stream of the handle
-    /// may still be using waits for the context, and what this one has used eagerly gets a marker,
-    /// so that its capture may use it once that is done: of the context, as a new lane has one in
-    /// front of its own.
+    /// Begins a route for the part's stream, which is `now`. What an earlier stream of the handle
+    /// may still be using waits for the context. What this stream has used eagerly gets a marker,
+    /// so that its capture may use it once the device has passed that: a context marker, because a
+    /// new lane needs one in front of its own.
     pub(crate) fn begin_use(&self, part: &StreamPart, stream: StreamHandle, now: Now) -> Result<()> {
         let mut user = lock(&part.user);
         let Now::Idle(id) = now else { return Ok(()) };
@@ -59,8 +58,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The part's stream, which is `now`, is about to allocate or to free by the route. `false`
-    /// when that has ended.
+    /// Claims the part for the route, whose stream, which is `now`, is about to allocate or free by
+    /// it. Returns `false` if the route has ended.
     pub(crate) fn claim_part(&self, route: &Route, part: &Arc<StreamPart>, now: Now) -> Result<bool> {
         let mut user = lock(&part.user);
         if now == Now::Captured {
@@ -99,15 +98,14 @@ impl Pool {
         Ok(true)
     }
 
-    /// The route allocates nothing any more.
+    /// Closes the route's claims: it allocates nothing any more.
     pub(crate) fn close_claims(&self, route: &Route) {
         for claim in lock(&route.claims).iter_mut().filter(|c| c.until.is_none()) {
             claim.until = Some(self.ids_of(&claim.part));
         }
     }
 
-    /// Frees all that the route, which has ended, allocated and that is live. Returns their
-    /// addresses.
+    /// Frees all live allocations of a route that has ended. Returns their addresses.
     pub(crate) fn free_claimed(&self, route: &Route) -> Vec<u64> {
         let mut freed = Vec::new();
         for claim in std::mem::take(&mut *lock(&route.claims)) {
@@ -118,7 +116,7 @@ impl Pool {
         freed
     }
 
-    /// Forgets the closed claims of which nothing is live.
+    /// Forgets closed claims with no live allocation.
     fn drop_dead(&self, claims: &mut Vec<Claim>) {
         let mut live: HashMap<u32, Vec<u64>> = HashMap::new();
         let mut is_alive = |claim: &Claim, (number, last): (u32, u64)| {
@@ -129,7 +127,7 @@ impl Pool {
         claims.retain(|c| c.until.as_ref().is_none_or(|until| until.iter().any(|&u| is_alive(c, u))));
     }
 
-    /// The ids of what is live in a heap, ascending.
+    /// The ids of a heap's live allocations, ascending.
     fn live_ids(&self, number: u32) -> Vec<u64> {
         let Some(heap) = self.heap(number) else { return Vec::new() };
         let st = heap.lock();
@@ -138,11 +136,11 @@ impl Pool {
         ids
     }
 
-    /// Frees what is live in a heap and whose id comes after `first` and not after `last`.
+    /// Frees a heap's live allocations with ids after `first` and up to `last`.
     fn free_between(&self, (number, first, last): (u32, u64, u64), freed: &mut Vec<u64>) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        // What an arena's end has in hand it frees itself.
+        // Allocations the end of an arena has in hand are freed there.
         let meant = |&p: &Place| (first + 1..=last).contains(&st.at(p).id) && !st.is_reclaimed(p);
         for place in st.live().filter(meant).collect::<Vec<_>>() {
             let addr = st.at(place).addr;
@@ -154,7 +152,7 @@ impl Pool {
         heap.publish(&st);
     }
 
-    /// The heaps of a list, which is not locked any more.
+    /// The heaps of a list, which is unlocked again by then.
     pub(crate) fn heaps_of(&self, list: &Ranked<Vec<u32>>) -> impl Iterator<Item = &Heap> {
         lock(list).clone().into_iter().filter_map(|n| self.heap(n))
     }
@@ -168,21 +166,20 @@ impl Pool {
         lock(&self.privates.routes.list).iter().find(|r| r.number == number).cloned()
     }
 
-    /// What is free in the part and not settled waits for the context, and what is used from now on
-    /// says nothing of what was used before. Whether anything waits that has no marker.
+    /// Makes unsettled free memory of the part wait for the context, and puts a barrier between
+    /// uses so far and those to come. Returns whether anything waits that has no marker.
     fn hand_over_part(&self, part: &StreamPart) -> bool {
         let waits = self.heaps_of(&part.heaps).filter(|heap| {
-            // First the barrier, then the heap: what is freed into it after its turn sees the
-            // barrier.
+            // First the barrier, then the heap: a later free into the heap sees the barrier.
             self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
             self.retire(heap)
         });
-        // Each of them, whatever the others say.
+        // Counted, so that every heap is handed over.
         waits.count() > 0
     }
 }
 
-/// Another route allocates from the part from now on.
+/// Closes the route's claims to the part: another route allocates from it from now on.
 fn close(claims: &mut [Claim], part: &Arc<StreamPart>, ids: &Ids) {
     for claim in claims.iter_mut().filter(|c| Arc::ptr_eq(&c.part, part) && c.until.is_none()) {
         claim.until = Some(ids.clone());
@@ -198,8 +195,8 @@ mod tests {
     use crate::driver::Driver;
     use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
 
-    /// Two captures of a stream, into each of which another one is forked. The host device cannot
-    /// fork, so that one is claimed by hand.
+    /// Two captures of a stream, into each of which another stream is forked. The host device
+    /// cannot fork, so the test claims that stream by hand.
     #[test]
     fn an_abort_reaches_the_streams_of_its_own_capture() {
         let d = DeviceId(0);
@@ -229,8 +226,8 @@ mod tests {
         pool.release_arena(&arena);
     }
 
-    /// Two routes of one arena take turns for one stream, as two threads do that a filter each
-    /// speaks for.
+    /// Two routes of one arena take turns for one stream, as when two threads each speak for it by
+    /// a filter.
     #[test]
     fn claims_of_routes_that_take_turns_do_not_pile_up() {
         let d = DeviceId(0);

@@ -1,8 +1,8 @@
 //! One stream's part of a capture arena: its private heaps.
 //!
 //! An arena has a private heap for each stream that allocates from it, and one more for each layout
-//! in use (`planned.rs`). A private heap starts empty. It grows at one place, at the start of
-//! addresses kept for it, and is made of what captures before it left, settled memory of other
+//! in use (`planned.rs`). A private heap starts empty and grows in one place, from the start of the
+//! addresses kept for it. It is made of memory that earlier captures left, settled memory of other
 //! heaps, and new memory.
 
 use crate::base::size::human;
@@ -16,11 +16,11 @@ use crate::pool::types::{AllocRequest, Rank, Ranked, Want, NONE};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses kept for each stream of an arena to grow in, bytes: a start in life, not a limit.
+/// Addresses kept for each stream of an arena to grow in, bytes. The heap may outgrow them.
 const USUAL_ROOM: u64 = 16 * size::GIB;
 
 impl Pool {
-    /// The arena's part for a stream, made when the stream is new to it.
+    /// The arena's part for a stream, made if the stream is new to it.
     pub(crate) fn member(&self, arena: &GraphArena, stream: StreamHandle, now: Now) -> Result<Arc<StreamPart>> {
         let key = capture_key(stream);
         let mut members = lock(&arena.members);
@@ -58,13 +58,13 @@ impl Pool {
         Ok(member)
     }
 
-    /// The heap that a stream's allocations come from.
+    /// The heap a stream's allocations come from.
     pub(crate) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
         self.heaps_of(&member.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
 
-    /// Addresses to grow in: start and end. The usual ones are left out where there is no room for
-    /// them.
+    /// Keeps addresses to grow in, and returns their start and end. If none are asked for and the
+    /// usual number has no room, keeps none.
     fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
         let mut core = lock(&*self.core);
         let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
@@ -94,7 +94,7 @@ impl Pool {
         self.find_span(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 
-    /// A ready region of the heap for the request, whole; its address.
+    /// Finds a ready region of the heap for the request, uncut, and returns its address.
     fn find_span(&self, heap: &Heap, want: Want) -> Result<u64> {
         if want.size > self.props.total_bytes {
             return Err(self.out_of_memory(want.size));
@@ -108,10 +108,10 @@ impl Pool {
         Ok(addr)
     }
 
-    /// From now on the stream's large allocations go where the layout has them.
+    /// Makes the stream's large allocations go where the layout has them from now on.
     pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
         let want = Want::new(span.bytes, span.align.max(GRANULE), (stream, member.lane));
-        // A layout that another graph of the arena was captured with has left its memory.
+        // A layout that an earlier graph of the arena was captured with may have left its memory.
         let before = self.heaps_of(&member.heaps).skip(1).find_map(|heap| {
             let mut st = heap.lock();
             st.settle(&self.order, &self.index);

@@ -7,7 +7,8 @@ use crate::pool::types::{AllocRequest, NONE};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// A large block at the place that the layout has for it, if there is one and it is free.
+    /// Allocates a large block where the layout has it, if the layout has one and the place is
+    /// free.
     pub(crate) fn place_as_planned(
         &self,
         member: &StreamPart,

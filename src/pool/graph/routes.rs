@@ -1,8 +1,7 @@
 //! Routes: which streams allocate from which capture arena at present.
 //!
-//! They are asked on the way from a handle to a heap, and only while there are any. A thread keeps
-//! nothing of a stream that a route claims; when a route begins or ends, every thread forgets what
-//! it knows of streams.
+//! They are consulted on the way from a handle to a heap, and only while there are any. No thread
+//! caches a stream that a route claims, and every cache is void once a route begins or ends.
 
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
@@ -74,13 +73,14 @@ impl Pool {
         Ok(route)
     }
 
-    /// A capture is about to begin on the stream: no context marker is recorded from now on.
-    /// Returns what [`Self::no_capture`] wants to know should it not begin.
+    /// Announces a capture that is about to begin on the stream: no context marker is recorded from
+    /// now on. If it does not begin, pass the result to [`Self::no_capture`].
     pub fn expect_capture(&self, stream: StreamHandle) -> u64 {
         self.order.captures.announced(capture_key(stream))
     }
 
-    /// It did not begin, and none that was met later has.
+    /// Takes an announcement back, as that capture did not begin. Does nothing if one was met
+    /// since.
     pub fn no_capture(&self, stream: StreamHandle, expected: u64) {
         self.order.captures.gone(capture_key(stream), expected);
     }
@@ -111,8 +111,7 @@ impl Pool {
         }
     }
 
-    /// Ends a route and frees every block that was allocated by it and is live. Returns their
-    /// addresses.
+    /// Ends a route and frees its live allocations. Returns their addresses.
     pub fn abort_route(&self, route: &Route) -> Vec<u64> {
         self.end_route(route);
         self.free_claimed(route)
@@ -123,13 +122,13 @@ impl Pool {
         all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
     }
 
-    /// Sets what is called with a stream that is being captured and that no route claims. Only
-    /// once.
+    /// Sets the function to call with a captured stream that no route claims. Only the first one
+    /// counts.
     pub fn on_unclaimed(&self, f: Unclaimed) {
         let _ = self.unclaimed.set(f);
     }
 
-    /// The route that claims a stream, the latest, and what the stream is now.
+    /// The latest route that claims a stream, and what the handle stands for now.
     fn route_of(&self, stream: StreamHandle) -> Result<Option<(Arc<Route>, Now)>> {
         let all = lock(&self.privates.routes.list).clone();
         for route in all.into_iter().rev() {
@@ -140,7 +139,7 @@ impl Pool {
         Ok(None)
     }
 
-    /// What a stream is now.
+    /// What a handle stands for now.
     pub(crate) fn now(&self, stream: StreamHandle) -> Result<Now> {
         match self.driver.stream_id(self.dev, stream) {
             Ok(id) => Ok(Now::Idle(id)),
@@ -149,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// What a stream is now, if the route claims it.
+    /// What a handle stands for now, if the route claims its stream.
     fn claims(&self, route: &Route, stream: StreamHandle) -> Result<Option<Now>> {
         match &route.which {
             Which::Filter(f) if !f(stream) => Ok(None),
@@ -169,8 +168,7 @@ impl Pool {
                     Now::Idle(_) if !first => Ok(None),
                     now if matches!(&route.which, Which::Handle { began, .. } if *began == now) => Ok(Some(now)),
                     Now::Idle(_) => {
-                        // Another stream has the handle by now, or the capture that it began in is
-                        // over.
+                        // Another stream has the handle by now, or the capture it began in is over.
                         self.end_route(route);
                         self.order.captures.over(|| *key);
                         Ok(None)
@@ -180,17 +178,16 @@ impl Pool {
         }
     }
 
-    /// Whether a stream that is being captured is part of the route's capture, which was `known` by
-    /// its number if not 0.
+    /// Whether a captured stream is part of the route's capture, whose number is `known`, if not 0.
     fn is_part(&self, route: &Route, stream: StreamHandle, first: bool, known: u64) -> Result<bool> {
-        // A capture that was invalidated has no number any more, and goes on until it is ended.
+        // An invalidated capture has no number any more, but goes on until it is ended.
         let id = match self.driver.capture_info(self.dev, stream) {
             Ok(info) => info.map_or(0, |i| i.id),
             Err(e) if e.status == Status::Capturing || e.status == Status::Unsupported => 0,
             Err(e) => return Err(e),
         };
         let part = match &route.which {
-            // Its own stream allocates there, whichever capture that is in.
+            // The route's own stream always allocates by it, whichever capture it is in.
             Which::Handle { .. } if first => {
                 route.capture.store(id.max(known).max(1), Release);
                 true
@@ -220,7 +217,7 @@ impl Pool {
         match self.member(&route.arena, stream, now) {
             Ok(member) => match self.claim_part(&route, &member, now)? {
                 true => self.member_heap(&member).map(Some),
-                // It has ended meanwhile.
+                // The route has ended meanwhile.
                 false => Ok(None),
             },
             // The arena was released meanwhile.
@@ -229,8 +226,7 @@ impl Pool {
         }
     }
 
-    /// The heap of a stream that is being captured and that no route claims, if one does once that
-    /// has been said.
+    /// Reports a captured stream that no route claims. Returns its heap if a route claims it now.
     pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
         match self.unclaimed.get() {
             None => Ok(None),

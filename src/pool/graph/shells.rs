@@ -14,7 +14,7 @@ use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// A heap of a released arena becomes one like any other, and then a shell.
+    /// Makes a heap of a released arena an ordinary one, and a shell.
     pub(crate) fn make_public(&self, number: u32) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
@@ -27,8 +27,7 @@ impl Pool {
         lock(&self.privates.shells).push(number);
     }
 
-    /// A heap without memory, in the order of `stream` only: one that an earlier arena left, or a
-    /// new one.
+    /// A heap without memory, in the order of `stream` only: a shell, or a new one.
     pub(crate) fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let heap = match self.take_shell() {
             Some(heap) => heap,
@@ -43,7 +42,7 @@ impl Pool {
         Ok(heap)
     }
 
-    /// A heap that an arena left, empty, or emptied into another.
+    /// A shell that is empty, or that was just emptied into another.
     fn take_shell(&self) -> Option<&Heap> {
         let mut shells = lock(&self.privates.shells);
         let unused = |&n: &u32| self.heap(n).is_some_and(|h| h.live.load(Relaxed) == 0);
@@ -51,7 +50,7 @@ impl Pool {
         let free = |n: u32| self.heap(n).map_or(0, |h| h.free.load(Relaxed));
         let empty = idle.iter().copied().find(|&n| free(n) == 0 && self.is_empty(n));
         let found = empty.or_else(|| {
-            // The largest takes in what the smallest has.
+            // The smallest that can be is emptied into the largest.
             let &most = idle.iter().max_by_key(|&&n| free(n))?;
             let mut others: Vec<u32> = idle.iter().copied().filter(|&n| n != most).collect();
             others.sort_unstable_by_key(|&n| free(n));
@@ -68,8 +67,8 @@ impl Pool {
         })
     }
 
-    /// Moves all memory of a heap in which nothing is live or waits into another one, where it is.
-    /// Says whether it did.
+    /// Moves all memory of a heap to another heap, at the addresses where it is, unless something
+    /// is live in it or waits. Returns whether it did.
     fn empty_into(&self, from: u32, to: u32) -> bool {
         let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
         let mut st = source.lock();
@@ -97,8 +96,8 @@ impl Pool {
         true
     }
 
-    /// Brings what released arenas left up to date, before the next one begins: a context marker is
-    /// recorded if something waits that has none. `stream` is not being captured.
+    /// Settles what released arenas left, before the next one begins. Records a context marker if
+    /// something waits that has none. `stream` must not be in a capture.
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
         let shells = self.heaps_of(&self.privates.shells);
         let waiting: Vec<&Heap> = shells.filter(|h| h.free.load(Relaxed) > 0).collect();

@@ -1,30 +1,30 @@
-//! Whether to try something again that was in vain the last times.
+//! Whether to try again what failed the last times.
 
-/// Tries in vain that are forgiven before any is left out.
+/// Failures in a row that are forgiven before a try is left out.
 const FORGIVEN: u32 = 2;
 
-/// After so many in vain, 2^4 of every 2^4 + 1 are left out.
+/// After this many failures in a row, 2^4 of every 2^4 + 1 tries are left out.
 const MOST: u32 = FORGIVEN + 4;
 
-/// Something that costs time and helps only now and then: after each failure in a row it is left
-/// out twice as often. Counted and not timed, so that the same calls do the same thing.
+/// For something that costs time and helps only now and then: each further failure in a row doubles
+/// the number of tries left out. It counts tries, not time, so the same calls do the same thing.
 #[derive(Default)]
 pub(crate) struct Backoff {
-    /// Tries in vain since the last success.
+    /// Failures since the last success.
     vain: u32,
-    /// How many more times to leave it out.
+    /// How many more tries to leave out.
     skip: u32,
 }
 
 impl Backoff {
-    /// Whether to try now; [`Self::ended`] follows if so.
+    /// Whether to try now. If so, a call of [`Self::ended`] must follow.
     pub(crate) fn try_now(&mut self) -> bool {
         let now = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         now
     }
 
-    /// How it ended.
+    /// Notes whether the try has helped.
     pub(crate) fn ended(&mut self, well: bool) {
         self.vain = if well { 0 } else { (self.vain + 1).min(MOST) };
         self.skip = if self.vain > FORGIVEN { 1 << (self.vain - FORGIVEN) } else { 0 };

@@ -42,8 +42,8 @@ impl Bins {
     pub(crate) fn index(size: u64) -> usize {
         let units = size >> UNIT_BITS;
         debug_assert!(units > 0);
-        // How many bits of the size, behind its first `STEP_BITS` + 1, make no difference. What is
-        // beyond the last level is asked for, but no region is so large.
+        // How many bits of the size the bin ignores: all behind its first `STEP_BITS` + 1. A
+        // request may be beyond the last level, but no region is.
         let shift = u64::from(u64::BITS - 1 - STEP_BITS - (units | STEPS as u64).leading_zeros());
         ((shift << STEP_BITS) + (units >> shift)).min((LEVELS * STEPS - 1) as u64) as usize
     }
@@ -54,7 +54,7 @@ impl Bins {
         self.heads[bin]
     }
 
-    /// Makes a region the first of a bin; returns the one that was.
+    /// Makes a region the first of a bin. Returns the one that was first.
     #[inline]
     pub(crate) fn push(&mut self, bin: usize, region: u32) -> u32 {
         let (level, step) = (bin / STEPS, bin % STEPS);
@@ -63,7 +63,7 @@ impl Bins {
         std::mem::replace(&mut self.heads[bin], region)
     }
 
-    /// Makes `next` the first region of a bin in place of the one that was, which leaves it.
+    /// Takes the first region out of a bin; `next` becomes the first.
     #[inline]
     pub(crate) fn pop(&mut self, bin: usize, next: u32) {
         self.heads[bin] = next;

@@ -1,5 +1,4 @@
-//! Blocks and objects of a heap, handed out and taken back, and the regions that slabs are made
-//! over.
+//! Handing out and taking back a heap's blocks and objects, and the regions under its slabs.
 
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::{Block, State, GRANULE};
@@ -23,8 +22,8 @@ impl HeapState {
         addr
     }
 
-    /// Takes back a live block that was used and freed in the order of the heap's own stream: it is
-    /// free at once. `tag` is that order's.
+    /// Takes back a live block that was used and freed in the order of the heap's own stream. It is
+    /// free at once. `tag` is of that order.
     #[inline(always)]
     pub(crate) fn take_back_own_block(&mut self, region: u32, tag: Tag, index: &Index) {
         let requested = self.block_leaves(region, index);
@@ -33,8 +32,8 @@ impl HeapState {
         }
     }
 
-    /// Counts the free of a live block, and forgets what is known about it beside its region;
-    /// returns how many bytes were asked for.
+    /// Counts the free of a live block, and removes it from its scope and the index. Returns the
+    /// bytes that were requested.
     #[inline(always)]
     pub(crate) fn block_leaves(&mut self, region: u32, index: &Index) -> u64 {
         let r = self.regions.get(region);
@@ -57,7 +56,7 @@ impl HeapState {
         Some(taken)
     }
 
-    /// Changes what was asked for in an object that is large enough.
+    /// Changes the requested bytes of an object that is large enough for them.
     pub(crate) fn resize_object(&mut self, slab: u32, number: u32, requested: u64) {
         let before = self.slabs.resize(slab, number, requested);
         self.members.resized(self.at(Place::Object { slab, number }).member, before, requested);
@@ -87,8 +86,8 @@ impl HeapState {
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 
-    /// Frees an empty slab's region as of its last use: for the heap's stream at once, for one that
-    /// came after it when the context has passed that.
+    /// Frees an empty slab's region as of its last use. The heap's stream may have it at once; that
+    /// of an old slab waits until the context has passed that use.
     pub(crate) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
         let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
         let region = self.slabs.remove(slab);
@@ -101,7 +100,7 @@ impl HeapState {
         }
     }
 
-    /// Takes a live block or object back: it is free when every tag is settled.
+    /// Takes back a live block or object, which is free once every tag has settled.
     pub(crate) fn take_back(&mut self, place: Place, tags: &[Tag], order: &Order, index: &Index) {
         match place {
             Place::Block { region } => {
@@ -118,7 +117,7 @@ impl HeapState {
     }
 
     /// Takes back a live block or object that was used and freed in the order of the heap's own
-    /// stream: it is free at once. `tag` is that order's, asked for if it is a block.
+    /// stream. It is free at once. `tag` gives a tag of that order, and is called for a block only.
     #[inline(always)]
     pub(crate) fn take_back_own(&mut self, place: Place, tag: impl FnOnce() -> Tag, order: &Order, index: &Index) {
         match place {
@@ -133,8 +132,8 @@ impl HeapState {
         }
     }
 
-    /// Counts the free of a live object, and forgets what is known about it beside its slab.
-    /// `false`: there is no such slab.
+    /// Counts the free of a live object, and removes it from its scope and from `tags`. `false` if
+    /// there is no such slab.
     #[inline(always)]
     fn object_leaves(&mut self, slab: u32, number: u32) -> bool {
         let Some(s) = self.slabs.try_get(slab) else { return false };
@@ -151,8 +150,8 @@ impl HeapState {
     }
 }
 
-/// For [`Slab::idle`](crate::pool::heap::slab::Slab::idle): the order in which a slab's last object
-/// is freed now, by whether the slab is old.
+/// The tag of a free at this moment, for [`Slab::idle`](crate::pool::heap::slab::Slab::idle). The
+/// argument is whether the slab is old.
 #[inline(always)]
 fn last_use(lane: u32, order: &Order) -> impl FnOnce(bool) -> Tag + '_ {
     move |old| order.tag(if old { CONTEXT } else { lane })

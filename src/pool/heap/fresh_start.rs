@@ -1,16 +1,16 @@
 //! Whether it pays for a heap to start afresh (`remap/fresh_start.rs`).
 //!
-//! It pays where the same requests come again, as they are answered with the runs of the time
-//! before and no driver call. Where others come, everything they need is mapped again; so a heap
-//! for which it has not paid waits longer each time.
+//! It pays if the same requests come again: the runs of the time before answer them with no driver
+//! call. If other requests come, everything they need is mapped again. So a heap for which it has
+//! not paid waits longer each time.
 
-/// A heap starts afresh when it runs low and has moved one extent for every this many it has:
-/// then the moves it is likely to save next time are worth mapping everything again. It has not
-/// paid when as many were then mapped again, and more than were taken back with no driver call.
+/// A heap starts afresh when it runs low and has moved one extent for every this many it has: then
+/// the moves it is likely to save next time are worth mapping everything again. It has not paid if
+/// such a share was then mapped again, and more than was taken back with no driver call.
 const SHARE: u64 = 8;
 
-/// The most doubt that there can be whether it pays, and what doubt lets one occasion pass: none
-/// does after the first two times that it has not paid, so that a workload may settle.
+/// The most doubt there can be whether a fresh start pays. Each [`DOUBT_A_PASS`] of it lets one
+/// occasion pass: none after the first two that have not paid, so that a workload may settle.
 const MOST_DOUBT: u32 = (1 << 14) - 1;
 
 const DOUBT_A_PASS: u32 = 16;
@@ -21,18 +21,18 @@ const DOUBT_A_PASS: u32 = 16;
 /// Invariant: `to_pass * DOUBT_A_PASS <= doubt <= MOST_DOUBT`; `doubt` is 0, 1, 3, 7 and so on.
 #[derive(Debug, Default)]
 pub(crate) struct FreshStarts {
-    /// Extents that it had, or the stock, and that the driver has mapped for it anew since it last
+    /// Extents of the heap or of the stock that the driver has mapped for it again since it last
     /// started afresh.
     pub(crate) mapped_again: u64,
-    /// Extents that it took back since then where they were mapped still.
+    /// Extents it has taken back since then at addresses where they were still mapped.
     pub(crate) taken_back: u64,
     /// `HeapState::moves` at the last occasion.
     pub(crate) moves: u64,
-    /// Whether it has started afresh and nothing has been concluded from that yet.
+    /// Whether it is still unknown if the last fresh start has paid.
     pub(crate) open: bool,
-    /// More the more often it has not paid, less the more often it has.
+    /// Grows each time a fresh start has not paid, and shrinks each time one has.
     pub(crate) doubt: u32,
-    /// How many occasions are still let pass.
+    /// How many more occasions to let pass.
     pub(crate) to_pass: u32,
 }
 
@@ -45,23 +45,23 @@ impl FreshStarts {
         Ok(())
     }
 
-    /// So many extents were mapped again.
+    /// Counts extents that were mapped again.
     pub(crate) fn mapped_again(&mut self, extents: u64) {
         self.mapped_again += extents;
     }
 
-    /// So many extents were taken back where they were mapped still.
+    /// Counts extents that were taken back where they were still mapped.
     #[inline]
     pub(crate) fn taken_back(&mut self, extents: u64) {
         self.taken_back += extents;
     }
 
-    /// Whether it has not paid of late.
+    /// Whether a fresh start has not paid of late.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.doubt > 0
     }
 
-    /// The heap is low: whether it starts afresh. `moves` are those since it did so last.
+    /// Decides whether a heap that is low starts afresh. `moves` are those since it last did.
     pub(crate) fn decide(&mut self, moves: u64, extents: u64) -> bool {
         let share = |n: u64| n > 0 && n.saturating_mul(SHARE) >= extents;
         if !share(moves.saturating_sub(self.moves)) {
@@ -70,7 +70,8 @@ impl FreshStarts {
         self.moves = moves;
         if std::mem::take(&mut self.open) {
             let paid = !share(self.mapped_again) || self.mapped_again <= self.taken_back;
-            // Once without weighs as much as twice with: little may have been asked for since.
+            // One that has not paid outweighs two that have: little may have been asked for after
+            // those.
             self.doubt = if paid { self.doubt / 2 } else { (4 * self.doubt + 3).min(MOST_DOUBT) };
             self.to_pass = if paid { 0 } else { self.doubt / DOUBT_A_PASS };
         }
@@ -87,8 +88,8 @@ impl FreshStarts {
 mod tests {
     use super::*;
 
-    /// Plays occasions, each after so many moves of 80 extents and so many mapped again; says at
-    /// which it starts afresh.
+    /// Plays occasions: how many extents of 80 were moved before each, and how many mapped again.
+    /// Returns those at which the heap starts afresh.
     fn play(occasions: &[(u64, u64)]) -> Vec<usize> {
         let (mut fresh_starts, mut moves) = (FreshStarts::default(), 0);
         let mut starts = Vec::new();

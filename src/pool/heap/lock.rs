@@ -1,10 +1,10 @@
-//! The lock of a heap: for sections that are nearly always short and nearly never contended.
+//! A heap's lock, for sections that are nearly always short and hardly ever contended.
 //!
-//! Taken and given up once in every allocation and every free, so both must be cheap: taking it is
-//! one compare-and-swap, giving it up is a plain store, where a lock that can put its waiters to
-//! sleep needs a second read-modify-write to know of them. The price is that waiters poll: they
-//! spin for a moment, then let others run, then sleep for as long as a stitch in the section takes
-//! (tens of microseconds).
+//! Every malloc and every free takes and releases it once, so both must be cheap. Taking it is one
+//! compare-and-swap, and releasing it is a plain store; a lock that can put its waiters to sleep
+//! needs a second read-modify-write to know of them. The price is that waiters poll: they spin for
+//! a moment, then let others run, then sleep for as long as a stitch in the section takes (tens of
+//! microseconds).
 
 #[cfg(loom)]
 pub(crate) use model::{Lock, Locked};
@@ -22,16 +22,16 @@ mod real {
     /// one before.
     const SPINS: u32 = 6;
 
-    /// Rounds of that before it sleeps.
+    /// Rounds of letting others run before it sleeps.
     const YIELDS: u32 = 16;
 
-    /// How long it sleeps at a time.
+    /// How long a waiter sleeps at a time.
     pub(super) const NAP: Duration = Duration::from_micros(50);
 
     /// A value that one thread at a time may use.
     pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
 
-    /// The right to use it, until dropped.
+    /// Holds the lock until dropped.
     pub(crate) struct Locked<'a, T> {
         guard: spin::mutex::SpinMutexGuard<'a, T>,
         _held: Held,
@@ -74,14 +74,14 @@ mod real {
             }
         }
 
-        /// Takes the lock, perhaps with other heaps' in hand: for a thread that keeps all others
-        /// out, and so waits for none that waits for it.
+        /// Takes the lock, perhaps while holding other heaps' locks. Only for a thread that keeps
+        /// all others out, and so waits for none that waits for it.
         pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
             let guard = self.0.try_lock().unwrap_or_else(|| self.wait());
             Locked { guard, _held: Rank::Heap.taken() }
         }
 
-        /// Takes the lock after another thread.
+        /// Waits until another thread has released the lock, and takes it.
         #[cold]
         fn wait(&self) -> spin::mutex::SpinMutexGuard<'_, T> {
             for round in 0u32.. {
@@ -104,7 +104,7 @@ mod real {
     }
 }
 
-/// What loom knows of: to a model it is a lock like any other.
+/// To a model of loom it is a lock like any other.
 #[cfg(loom)]
 mod model {
     pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
@@ -161,8 +161,8 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Far longer than spinning and yielding lasts: every waiter sleeps, and none of them sleeps
-    /// through its turn.
+    /// The lock is held far longer than spinning and yielding last: every waiter sleeps, and none
+    /// sleeps through its turn.
     #[test]
     fn waiters_that_sleep_get_it_too() {
         let lock = Lock::new(0u32);

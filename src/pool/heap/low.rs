@@ -1,30 +1,30 @@
-//! When a heap is low: with no more live than what stays in it while work comes and goes. Then it
-//! is as good as empty, and may start afresh (`remap/fresh_start.rs`).
+//! When a heap is low: no more is live in it than stays while work comes and goes. Then it is as
+//! good as empty, and may start afresh (`remap/fresh_start.rs`).
 //!
-//! What stays is not known in advance. A heap finds out by how little is live between two times
-//! that it has much. It waits for a few such times, and for more where it has run empty after them:
-//! work that empties its heap in the end repeats from there, not from the lows on its way.
+//! How much stays is not known in advance. A heap learns it from how little is live between two
+//! peaks. It waits for a few such lows, and for more if it ran empty after them: work that empties
+//! its heap in the end repeats from there, not from the lows on its way.
 
-/// A heap is nearly empty with no more live than one part in so many of what was.
+/// A heap is nearly empty with no more live than one part in this many of its last high.
 const NEARLY_EMPTY: u64 = 2;
 
-/// What is live when the heap has been nearly empty more often than this counts as staying.
+/// Once a heap has been nearly empty more often than this, what is live then counts as staying.
 const PATIENCE: u32 = 4;
 
-/// What stays live in a heap, as far as it has shown.
+/// How much stays live in a heap, as far as it has learnt.
 ///
 /// Invariants: `moves` is no more than `HeapState::moves`; `stays` is 0 unless `times > patience`;
 /// `patience >= PATIENCE`.
 pub(crate) struct Low {
-    /// The least that was live in front of an allocation since extents last moved, bytes.
+    /// The least that was live before an allocation since extents last moved, bytes.
     least: u64,
-    /// What stays live, bytes: with no more than this the heap is low.
+    /// How much stays live, bytes: with no more than this the heap is low.
     stays: u64,
     /// `HeapState::moves` when the heap was last low.
     moves: u64,
-    /// The most that was live at a move since it was last nearly empty, bytes.
+    /// The most that was live at a move since the heap was last nearly empty, bytes.
     high: u64,
-    /// What it had when it last started afresh, bytes.
+    /// What the heap had when it last started afresh, bytes.
     had: u64,
     /// How often it has been nearly empty since it was last empty.
     times: u32,
@@ -38,19 +38,19 @@ impl Default for Low {
 }
 
 impl Low {
-    /// A block is about to be handed out where so much is live.
+    /// Notes that a block is about to be handed out, with `live` bytes live before it.
     #[inline(always)]
     pub(crate) fn note_live(&mut self, live: u64) {
         self.least = self.least.min(live);
     }
 
-    /// Whether a heap with so much live is low, and has moved extents since it last was.
+    /// Whether a heap with `live` bytes live is low, and has moved extents since it last was.
     #[inline(always)]
     pub(crate) fn is_reached(&self, live: u64, moves: u64) -> bool {
         live <= self.stays && moves != self.moves
     }
 
-    /// Extents have moved in a heap of so many bytes, of which so many are live.
+    /// Notes that extents have moved in a heap of `bytes`, of which `live` are live.
     pub(crate) fn note_move(&mut self, live: u64, bytes: u64) {
         let least = std::mem::replace(&mut self.least, live);
         if least <= self.high / NEARLY_EMPTY && self.high >= self.had.max(bytes) / 2 {
@@ -63,7 +63,7 @@ impl Low {
         self.high = self.high.max(live);
     }
 
-    /// The heap was low, and has moved so many extents since it last started afresh.
+    /// Notes that the heap was low after `moves` moves since it last started afresh.
     pub(crate) fn note_reached(&mut self, live: u64, moves: u64) {
         self.moves = moves;
         if live == 0 {
@@ -74,7 +74,7 @@ impl Low {
         }
     }
 
-    /// The heap starts afresh with what it has, bytes.
+    /// Notes that the heap starts afresh with `bytes`.
     pub(crate) fn start_afresh(&mut self, bytes: u64) {
         self.had = bytes;
     }
@@ -100,8 +100,8 @@ mod tests {
     }
 
     impl Heap {
-        /// Work that moves extents with `high` and then with `low` and more live; whether the heap
-        /// is low with `low` live.
+        /// Moves extents while `high` is live, and again while a little more than `low` is. Returns
+        /// whether the heap is low with `low` live.
         fn work(&mut self, high: u64, low: u64) -> bool {
             self.move_with(high);
             let reached = self.is_low(low);

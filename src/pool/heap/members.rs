@@ -1,18 +1,17 @@
 //! Which live allocations of a heap belong to which scope.
 //!
-//! Each allocation in a scope has a *member* record, whose number is kept with what the pool knows
-//! about the allocation (a block's or an object's `member`). Records of one scope form a list. A
-//! record comes with the allocation and goes with it: nothing is left behind by what is freed
-//! early. An allocation that has a receipt (`types/receipts.rs`) has a record to keep it with, too,
-//! which may be of no scope.
+//! Each allocation in a scope has a *member* record, and its block or object keeps the record's
+//! number (`member`). Records of one scope form a list. A record lasts as long as its allocation:
+//! an early free leaves nothing behind. An allocation with a receipt (`types/receipts.rs`) has a
+//! record to keep it in, too, which may be of no scope.
 
 use crate::pool::types::{Receipt, Scope, ScopeCounts, NONE};
 use std::sync::Arc;
 
-/// The number of no record: an allocation that is in no scope and has no receipt.
+/// The number of no record, for an allocation that is in no scope and has no receipt.
 pub(crate) const NO_MEMBER: u32 = 0;
 
-/// The list of records that are only there for a receipt.
+/// The list of records that only keep a receipt.
 const LOOSE: u32 = NONE - 1;
 
 /// Where a live allocation of a heap is.
@@ -25,7 +24,7 @@ pub(crate) enum Place {
 /// One record. A vacant one has only a `next`.
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    /// Region or slab, and the object's number; [`NONE`] for a block.
+    /// The region of a block, with [`NONE`] as `object`; or the slab of an object, with its number.
     holder: u32,
     object: u32,
     /// Position in `lists`; [`NONE`] in a vacant record, [`LOOSE`] in one of no scope.
@@ -55,14 +54,13 @@ pub(crate) struct Members {
     lists: Vec<Option<List>>,
     /// The list that was joined last.
     recent: u32,
-    /// By record; shorter than `all`, or empty, where there are none.
+    /// Receipts by record; shorter than `all`, or empty, if the last records have none.
     receipts: Vec<Option<Box<dyn Receipt>>>,
 }
 
 impl Members {
-    /// Notes that an allocation of `bytes` belongs to a scope, or, when that is closed, to the next
-    /// one around it that is open. Returns the number of the record, [`NO_MEMBER`] when all are
-    /// closed.
+    /// Enters an allocation of `bytes` into a scope, or if that is closed, into the nearest open
+    /// one around it. Returns the number of the record, or [`NO_MEMBER`] if all are closed.
     #[inline]
     pub(crate) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
         let again = match self.lists.get(self.recent as usize) {
@@ -101,13 +99,13 @@ impl Members {
         }
     }
 
-    /// A record of no scope, for a receipt that comes next.
+    /// Takes a record of no scope, to keep a receipt in.
     pub(crate) fn hold(&mut self, place: Place) -> u32 {
         let (holder, object) = place.parts();
         self.take_record(Member { holder, object, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
     }
 
-    /// The receipt that a record has; [`NO_MEMBER`] has none.
+    /// The receipt a record has; [`NO_MEMBER`] has none.
     pub(crate) fn receipt(&self, member: u32) -> Option<&dyn Receipt> {
         self.receipts.get(member as usize)?.as_deref()
     }
@@ -140,7 +138,7 @@ impl Members {
         (self.all.len() - 1) as u32
     }
 
-    /// Makes the list of a scope, or of the next open one around it, the recent one. `false` when
+    /// Makes the list of a scope, or of the nearest open one around it, the recent one. `false` if
     /// all are closed.
     #[cold]
     fn find_list(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>) -> bool {
@@ -173,7 +171,7 @@ impl Members {
         self.lists.iter().position(|l| l.as_ref().is_some_and(|l| std::ptr::eq(&*l.scope, scope)))
     }
 
-    /// The scope that a record is of; [`NO_MEMBER`] is of none.
+    /// The scope a record is of; [`NO_MEMBER`] is of none.
     #[inline]
     pub(crate) fn scope_of(&self, member: u32) -> Option<&Arc<Scope>> {
         let list = self.all.get(member as usize)?.list;
@@ -191,7 +189,7 @@ impl Members {
         self.scope_of(member).is_some_and(|s| s.is_of_reclaimed())
     }
 
-    /// An allocation of `bytes` leaves its scope: its record goes, and its receipt.
+    /// Takes an allocation of `bytes` out of its scope, and drops its record and its receipt.
     #[inline]
     pub(crate) fn leave(&mut self, member: u32, bytes: u64) {
         drop(self.take_receipt(member));
@@ -228,9 +226,9 @@ impl Members {
         Some((head, m.place()))
     }
 
-    /// Takes the allocations of a scope that joined last off its list, up to as many as there is
-    /// room for. Returns how many. They still hold the numbers of their records, which are gone
-    /// with their receipts, and the scope still counts their bytes.
+    /// Takes the last allocations to join a scope off its list, as many as `places` has room for.
+    /// Returns how many. They still hold the numbers of their records, which are gone with their
+    /// receipts, and the scope still counts their bytes.
     pub(crate) fn pop(&mut self, scope: &Scope, places: &mut [Place]) -> usize {
         let Some(i) = self.list_of(scope) else { return 0 };
         let Some(Some(list)) = self.lists.get_mut(i) else { return 0 };
@@ -258,7 +256,7 @@ impl Members {
         list.map_or_else(ScopeCounts::default, |l| l.counts)
     }
 
-    /// Drops the empty list of a scope; what it had counted.
+    /// Drops the empty list of a scope. Returns what it had counted.
     pub(crate) fn drop_list(&mut self, scope: &Scope) -> Option<ScopeCounts> {
         let at = self.list_of(scope)?;
         let slot = self.lists.get_mut(at)?;

@@ -1,5 +1,4 @@
-//! What a heap did when requests found no room: so that a workload that repeats itself can be given
-//! the same answers.
+//! What a heap did when requests found no room, so that work that repeats gets the same answers.
 
 use crate::pool::memory::RunId;
 use crate::pool::types::Want;
@@ -15,8 +14,8 @@ struct Step {
     run: RunId,
 }
 
-/// The steps since the heap last started afresh, and behind them those of the time before as long
-/// as the requests are the same. All of it is hints: following one includes a check of the run.
+/// The steps since the heap last started afresh, and behind them those of the time before, as long
+/// as the requests are the same. All are hints: a run is checked before it is taken back.
 ///
 /// Invariant: `at <= steps.len()`.
 #[derive(Default)]
@@ -26,18 +25,18 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    /// The run that answered this request at this point the time before.
+    /// The run that answered this request at this point last time.
     pub(crate) fn next(&self, want: Want) -> Option<RunId> {
         let step = self.steps.get(self.at)?;
         (step.size == want.size && step.align == want.align).then_some(step.run)
     }
 
-    /// That answer was given again.
+    /// Notes that last time's answer was given again.
     pub(crate) fn followed(&mut self) {
         self.at += 1;
     }
 
-    /// Another answer was given: what came after it the time before tells nothing any more.
+    /// Notes that another answer was given. Last time's steps from here on tell nothing any more.
     pub(crate) fn note(&mut self, want: Want, run: RunId) {
         self.steps.truncate(self.at);
         if self.steps.len() < MAX_STEPS {
@@ -46,7 +45,7 @@ impl Memo {
         }
     }
 
-    /// The heap starts afresh.
+    /// Begins again with the first step, as the heap starts afresh.
     pub(crate) fn restart(&mut self) {
         self.at = 0;
     }

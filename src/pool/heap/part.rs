@@ -1,10 +1,10 @@
-//! A stream's part of a capture arena, as its heaps know it: who uses it, and what is noted of its
-//! large allocations.
+//! A stream's part of a capture arena, as its heaps know it: which stream and route use it, and
+//! what is noted of its large allocations.
 //!
-//! The allocations of one stream are told apart by their order: the i-th large one of the real
-//! capture gets the place of the i-th that was recorded, when its size is the same and the place is
-//! free. Anything else is a *deviation*, and served as it would be without a layout. Small
-//! allocations live in slabs and are neither recorded nor laid out.
+//! One stream's allocations are told apart by their order: the i-th large one of the real capture
+//! gets the place of the i-th recorded one, if its size is the same and the place is free. Any
+//! other is a *deviation*, and is served as without a layout. Small allocations live in slabs and
+//! are neither recorded nor laid out.
 
 use crate::base::sync::AtomicU64;
 use crate::pool::types::{Rank, Ranked};
@@ -17,20 +17,21 @@ use std::sync::Arc;
 pub(crate) enum Now {
     /// The stream with this identity, which is not being captured.
     Idle(u64),
-    /// A stream that is being captured: which one it is cannot be asked.
+    /// A captured stream, which cannot be asked for its identity.
     Captured,
 }
 
-/// Who uses a part of an arena.
+/// The stream and the route that use a part of an arena.
 pub(crate) struct User {
     /// The identity of the stream that was last seen idle; `None` when none was.
     pub(crate) id: Option<u64>,
-    /// Whether it has allocated or freed while it was not being captured, and has not changed hands
-    /// since.
+    /// Whether the stream has allocated or freed outside captures since the part last changed
+    /// hands.
     pub(crate) eager: bool,
     /// The number of the route that claimed it last; 0 before.
     pub(crate) route: u64,
-    /// When it was last met being captured, or about to be, by the order's count; 0 before.
+    /// When the stream was last met in a capture, or announced for one, by the order's count; 0
+    /// before.
     pub(crate) met: u64,
 }
 
@@ -62,18 +63,18 @@ pub struct Life {
 pub struct Placed {
     /// Bytes, as recorded.
     pub size: u64,
-    /// From the start of the span, bytes, a multiple of 512.
+    /// Bytes from the start of the span, a multiple of 512.
     pub offset: u64,
 }
 
 /// A layout for the large allocations of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Its length.
+    /// Its length, bytes.
     pub bytes: u64,
     /// Its start is a multiple of this power of two.
     pub align: u64,
-    /// In the order in which the allocations are made.
+    /// The places, in the order in which the allocations are made.
     pub placed: Vec<Placed>,
 }
 
@@ -81,9 +82,9 @@ pub struct Span {
 #[derive(Default)]
 pub(crate) struct Notes {
     pub(crate) clock: u64,
-    /// In the order of birth; `None` unless they are recorded.
+    /// Recorded allocations in the order of birth; `None` if the arena does not record.
     pub(crate) lives: Option<Vec<Life>>,
-    /// Positions in `lives` of those that live, by address.
+    /// Positions in `lives` of live allocations, by address.
     pub(crate) living: HashMap<u64, usize>,
     pub(crate) plan: Option<LayoutInUse>,
 }
@@ -93,9 +94,9 @@ pub(crate) struct LayoutInUse {
     pub(crate) span: Arc<Span>,
     /// The heap that consists of the span.
     pub(crate) heap: u32,
-    /// Where it starts.
+    /// Where the span starts.
     pub(crate) base: u64,
-    /// How many large allocations were made since.
+    /// How many large allocations have been made since the layout came into use.
     pub(crate) next: usize,
 }
 
@@ -120,7 +121,7 @@ impl Notes {
         }
     }
 
-    /// The heap and the address for the next large allocation, if the layout has it.
+    /// The heap and the address for the next large allocation, if the layout has a place for it.
     pub(crate) fn next_place(&mut self, size: u64, align: u64, counts: &Counts) -> Option<(u32, u64)> {
         let plan = self.plan.as_mut()?;
         let found = plan.span.placed.get(plan.next).filter(|p| p.size == size).map(|p| plan.base + p.offset);
@@ -157,14 +158,15 @@ impl Default for Counts {
 /// One stream's part of an arena.
 pub(crate) struct StreamPart {
     pub(crate) key: usize,
-    /// The lane of the heap for what no layout has a place for.
+    /// The lane of the heap for allocations without a place in a layout.
     pub(crate) lane: u32,
     pub(crate) monotone: bool,
-    /// A copy of the arena's option: what grew in place could not be laid out.
+    /// A copy of the arena's option. A recording part grows no block in place: that could not be
+    /// laid out.
     pub(crate) record: bool,
-    /// That heap, and those of layouts.
+    /// The heap of `lane`, then those of layouts.
     pub(crate) heaps: Ranked<Vec<u32>>,
-    /// Which stream the handle stood for, and who has claimed it.
+    /// Which stream the handle last stood for, and which route has claimed it.
     pub(crate) user: Ranked<User>,
     pub(crate) notes: Ranked<Notes>,
     pub(crate) counts: Arc<Counts>,

@@ -21,7 +21,7 @@ pub(crate) struct Known {
     pub(crate) member: u32,
 }
 
-/// A live block or object, as a free looks at it.
+/// What a free needs to know of a live block or object.
 pub(crate) struct Seen {
     pub(crate) place: Place,
     /// Bytes usable.
@@ -32,9 +32,9 @@ pub(crate) struct Seen {
 }
 
 impl HeapState {
-    /// Takes up to as many allocations out of a scope as there is room for, those that joined last;
-    /// the caller frees them under the same hold of the lock. Returns how many, and the bytes asked
-    /// for.
+    /// Takes the last allocations to join a scope out of it, as many as `places` has room for. The
+    /// caller frees them under the same hold of the lock. Returns how many, and their requested
+    /// bytes.
     pub(crate) fn pop_members(&mut self, scope: &Scope, places: &mut [Place]) -> (usize, u64) {
         let n = self.members.pop(scope, places);
         let mut bytes = 0;
@@ -72,7 +72,8 @@ impl HeapState {
         }
     }
 
-    /// The same for users. `of_objects` is the stream that objects are of.
+    /// Facts for users about a live block or object. `of_objects` is the stream of the heap's
+    /// objects.
     pub(crate) fn info(&self, place: Place, device: DeviceId, of_objects: StreamHandle) -> AllocInfo {
         let Known { addr: base, size: usable, requested, id, .. } = self.at(place);
         let (stream, tag) = match place {
@@ -82,7 +83,7 @@ impl HeapState {
         AllocInfo { base, requested, usable, device, stream, id, tag, flags: AllocFlags::default() }
     }
 
-    /// Every live block and object, those that count as freed among them.
+    /// Every live block and object, including those that count as freed.
     pub(crate) fn live(&self) -> impl Iterator<Item = Place> + '_ {
         let blocks = self.regions.iter().filter(|(_, r)| r.state == State::Live);
         let objects = |(slab, s): (u32, &'_ Slab)| {
@@ -131,13 +132,13 @@ impl HeapState {
         }
     }
 
-    /// The scope that a live block or object is in.
+    /// The scope a live block or object is in.
     pub(crate) fn scope_at(&self, place: Place) -> Option<Arc<Scope>> {
         self.members.scope_of(self.at(place).member).cloned()
     }
 
-    /// A live block or object goes from the scope that it is in, if it is in one, to another one or
-    /// none. Its receipt goes with it, unless it counts as freed there.
+    /// Moves a live block or object from its scope, if it has one, to another or none. Its receipt
+    /// goes with it, unless it counts as freed there.
     pub(crate) fn move_to(&mut self, to: Option<&Arc<Scope>>, place: Place, pool: u64) {
         let Known { member, requested, .. } = self.at(place);
         let mut receipt = None;
@@ -152,7 +153,7 @@ impl HeapState {
         }
     }
 
-    /// A live block or object has a receipt from now on.
+    /// Gives a live block or object a receipt.
     pub(crate) fn give_receipt(&mut self, place: Place, receipt: Box<dyn Receipt>) {
         let mut member = self.at(place).member;
         if member == NO_MEMBER {
@@ -162,7 +163,7 @@ impl HeapState {
         self.members.keep_receipt(member, receipt);
     }
 
-    /// A block or object just handed out joins what its request says, and gets its receipt.
+    /// Enters a block or object just handed out into its request's scope, and gives it its receipt.
     #[inline]
     pub(crate) fn admit(&mut self, req: &AllocRequest, place: Place, pool: u64) {
         self.join(req.scope, place, pool);
@@ -181,8 +182,8 @@ impl HeapState {
         }
     }
 
-    /// From now on the counter serves what would have been hits, and every allocation without a
-    /// receipt gets one.
+    /// Starts counting: from now on there are no hits, and every allocation without a receipt gets
+    /// one.
     pub(crate) fn start_counting(&mut self, counter: &Arc<dyn Counter>, of_objects: StreamHandle) {
         self.counter = Some(counter.clone());
         for place in self.live().collect::<Vec<_>>() {
@@ -197,7 +198,7 @@ impl HeapState {
         }
     }
 
-    /// The receipt of a block or object that is `requested` bytes large, or going to be.
+    /// Resizes the receipt of a block or object that has, or is about to have, `requested` bytes.
     pub(crate) fn resize_receipt(&mut self, place: Place, requested: u64) -> Result<()> {
         match self.members.receipt_mut(self.at(place).member) {
             Some(receipt) => receipt.resize(rounded(requested)),
@@ -205,7 +206,8 @@ impl HeapState {
         }
     }
 
-    /// The sum of what is counted here. An error when anything live is not, or not with its bytes.
+    /// The sum of the bytes counted here. Fails if a live allocation is not counted, or with wrong
+    /// bytes.
     pub(crate) fn counted(&self) -> std::result::Result<u64, String> {
         let mut sum = 0;
         for place in self.live() {

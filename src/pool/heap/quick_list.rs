@@ -1,30 +1,29 @@
 //! The quick list: blocks freed last, not yet joined with their neighbours.
 //!
-//! Programs ask again and again for the sizes they have just freed. Joining a freed block with what
-//! is free around it, only to cut the same size off again, is most of the work of such a pair; so
-//! the last few freed blocks wait here as they are, found by size. Everything that looks for
-//! anything but an exact match empties the list first
-//! ([`Regions::tidy`](super::region::Regions::tidy)), so placement is decided as if it were not
-//! there. Where blocks are hardly ever wanted back as they are, the list keeps few: each free then
-//! joins one of those before, and no search has to join many at once.
+//! Programs ask again and again for the sizes they have just freed. Joining a freed block with its
+//! free neighbours, only to cut the same size off again, is most of the work of such a pair. So the
+//! last few freed blocks wait here as they are, found by size. Any search but one for an exact
+//! match empties the list first ([`Regions::tidy`](super::region::Regions::tidy)), so placement is
+//! decided as if the list did not exist. If blocks are hardly ever wanted back, the list keeps few:
+//! each free then joins an earlier block, and no search has to join many at once.
 
 use crate::pool::types::NONE;
 
 /// Places in the list; each size has one.
 const PLACES: usize = 8;
 
-/// How many blocks the list keeps where it is of no use.
+/// How many blocks the list keeps while it is of no use.
 const FEW: u32 = 3;
 
 /// What [`QuickList::worth`] is at first, and at most.
 const WORTH: u8 = 16;
 
-/// What a block is worth that was wanted back; one that was not costs 1.
+/// What a block that was wanted back adds to [`QuickList::worth`]. One that was not takes 1 off.
 const GAIN: u8 = 2;
 
 #[derive(Clone, Copy)]
 struct Place {
-    /// The size of request that it is for, bytes.
+    /// The size of request that the block is for, bytes.
     size: u64,
     /// [`NONE`] when the place is empty.
     region: u32,
@@ -35,7 +34,7 @@ struct Place {
 pub(crate) struct QuickList {
     places: [Place; PLACES],
     used: u32,
-    /// Whether it has been of use of late: at 0 it keeps no more than [`FEW`] blocks.
+    /// How much use it has been of late. At 0 it keeps no more than [`FEW`] blocks.
     worth: u8,
 }
 
@@ -65,7 +64,7 @@ impl QuickList {
         (p.size == size && p.region != NONE).then_some(p.region)
     }
 
-    /// Forgets what [`Self::get`] gave.
+    /// Takes out the region that [`Self::get`] gave.
     #[inline]
     pub(crate) fn take(&mut self, size: u64) {
         self.places[place(size)].region = NONE;
@@ -73,7 +72,7 @@ impl QuickList {
         self.worth = (self.worth + GAIN).min(WORTH);
     }
 
-    /// Keeps a region for requests of this size; returns the one that goes for it.
+    /// Keeps a region for requests of this size. Returns the one it pushes out.
     #[inline(always)]
     pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
         let p = place(size);
@@ -102,7 +101,7 @@ impl QuickList {
         Some(std::mem::replace(&mut self.places[p].region, NONE))
     }
 
-    /// Nothing is known about what is of use, as at first.
+    /// Forgets how much use the list has been.
     pub(crate) fn start_over(&mut self) {
         self.worth = WORTH;
     }

@@ -1,11 +1,11 @@
 //! Regions: the byte-granular pieces of a heap's mapped addresses.
 //!
-//! A *span* is a longest run of mapped addresses in one heap; regions tile it without gaps and are
-//! linked to their neighbours in address order. The free ones that the heap's own stream may use
-//! are *ready* and sit in size bins, or, the last few freed, in the quick list. At either end of a
-//! span's regions lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and
-//! joining regions never touches the edges, so what finds a span by its address changes only when
-//! memory is mapped or leaves.
+//! A *span* is a longest run of mapped addresses in one heap. Regions tile it without gaps and are
+//! linked to their neighbours in address order. Free regions that the heap's own stream may use are
+//! *ready* and sit in size bins, except for the last few freed, which sit in the quick list. At
+//! either end of a span lies an *edge*, a descriptor with no bytes and one neighbour. Splitting and
+//! joining regions never touches the edges, so the table that finds a span by its address changes
+//! only when memory is mapped or leaves.
 
 use crate::base::size::round_up;
 use crate::base::{Result, StreamHandle};
@@ -71,7 +71,7 @@ impl Block {
         Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, member: 0, align: 0 };
 }
 
-/// One piece of a span, in a cache line; what is known about its block is elsewhere.
+/// One piece of a span, in one cache line. Facts about its block are kept elsewhere.
 #[repr(align(64))]
 pub(crate) struct Region {
     pub(crate) addr: u64,
@@ -82,9 +82,9 @@ pub(crate) struct Region {
     bin_prev: u32,
     bin_next: u32,
     pub(crate) state: State,
-    /// Ready, quick or waiting: when it was last used.
+    /// If ready, quick or waiting: when it was last used.
     pub(crate) order: Tag,
-    /// Waiting: the number of its entry in the waiting list.
+    /// If waiting: the number of its entry in the waiting list.
     pub(crate) ticket: u64,
 }
 
@@ -96,8 +96,8 @@ impl Region {
     /// Whether `size` bytes at a multiple of `align`, a power of two, fit.
     #[inline]
     pub(crate) fn holds(&self, size: u64, align: u64) -> bool {
-        // Bytes in front of the first aligned one: a mask, as a division would be dearer than the
-        // rest of the look.
+        // Bytes in front of the first aligned one. A mask, because a division would cost more than
+        // the rest of the look.
         let lead = self.addr.wrapping_neg() & (align - 1);
         self.size >= size && self.size - size >= lead
     }
@@ -111,12 +111,12 @@ impl Region {
 #[derive(Default)]
 pub(crate) struct Regions {
     pub(crate) all: Vec<Region>,
-    /// By region.
+    /// Facts about live blocks, by region.
     blocks: Vec<Block>,
     pub(crate) vacant: Vec<u32>,
     bins: Bins,
     quick: QuickList,
-    /// By the address of a span's first byte, or after its last: spans do not touch.
+    /// Edges by address: of a span's first byte, or of the one after its last. Spans do not touch.
     pub(crate) edges: FxHashMap<u64, u32>,
     ready_bytes: u64,
 }
@@ -132,7 +132,7 @@ impl Regions {
         &mut self.all[r as usize]
     }
 
-    /// The region with this number, if there is one.
+    /// The region with this number, if any.
     pub(crate) fn try_get(&self, r: u32) -> Option<&Region> {
         self.all.get(r as usize)
     }
@@ -184,7 +184,7 @@ impl Regions {
         std::iter::successors(first, |&r| Some(self.get(r).bin_next).filter(|&n| n != NONE))
     }
 
-    /// The ready region in which `[addr, end)` lies: probably the one with the number `hint`.
+    /// The ready region that contains `[addr, end)`, most likely the one with the number `hint`.
     #[inline]
     pub(crate) fn ready_around(&self, addr: u64, end: u64, hint: u32) -> Option<u32> {
         let around = |r: &Region| r.state == State::Ready && r.addr <= addr && end <= r.end();
@@ -233,8 +233,8 @@ impl Regions {
         self.bins.used_from(Bins::index(sure) + 1).flat_map(|b| self.bin(b)).find(|&r| fits(self.get(r)))
     }
 
-    /// Frees a live block that requests of `size` bytes get, for the next of them. Returns the
-    /// region that had its place, which is for [`Self::join`].
+    /// Frees a live block into the quick list, for the next request of `size` bytes. Returns the
+    /// region that this pushes out, for [`Self::join`].
     #[inline]
     pub(crate) fn make_quick(&mut self, r: u32, size: u64, order: Tag) -> Option<u32> {
         let region = self.get_mut(r);
@@ -244,7 +244,7 @@ impl Regions {
         self.quick.put(size, r)
     }
 
-    /// A block freed by [`Self::make_quick`] for just this size, live again.
+    /// Takes a block that [`Self::make_quick`] freed for just this size, now live again.
     #[inline]
     pub(crate) fn take_quick(&mut self, size: u64, align: u64) -> Option<u32> {
         let r = self.quick.get(size)?;
@@ -273,7 +273,7 @@ impl Regions {
         self.make_ready(r, order);
     }
 
-    /// Whether the quick list is empty, as everything but an exact search wants it.
+    /// Whether the quick list is empty, which every search but an exact one requires.
     pub(crate) fn is_tidy(&self) -> bool {
         self.quick.is_empty()
     }
@@ -329,7 +329,7 @@ impl Regions {
         self.get_mut(r).state = State::Live;
     }
 
-    /// Makes a region (not in a bin) ready, whose neighbours are not.
+    /// Makes a region ready that is in no bin and has no ready neighbours.
     pub(crate) fn put_back(&mut self, r: u32, order: Tag) {
         let size = self.get(r).size;
         let head = self.bins.push(Bins::index(size), r);
@@ -342,9 +342,8 @@ impl Regions {
         (region.bin_prev, region.bin_next) = (NONE, head);
     }
 
-    /// Where no region is left, the next ones have the numbers that those of a new heap have: a
-    /// workload that repeats finds its regions under the same numbers each time, which is what
-    /// hints rely on.
+    /// If no region is left, numbers regions from 0 again, as in a new heap. Work that repeats then
+    /// finds its regions under the same numbers each time, which hints rely on.
     pub(crate) fn start_over(&mut self) {
         self.quick.start_over();
         if self.vacant.len() == self.all.len() {
@@ -397,7 +396,7 @@ impl Regions {
     }
 }
 
-/// A region in pieces: the block that was wanted, and what there was in front of it and behind it.
+/// A region cut up: the block wanted, and what is left in front of it and behind it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) lead: Option<u32>,
@@ -432,9 +431,8 @@ impl Regions {
         r
     }
 
-    /// Joins a live region, last used at `order`, with ready neighbours into a live one: for
-    /// [`Self::cut_loose`], which gives back what is left of it. Short for making it ready and
-    /// taking it out of its bin again.
+    /// Joins a live region, last used at `order`, with ready neighbours into a live one, for
+    /// [`Self::cut_loose`] to cut. This saves putting it into a bin and taking it out again.
     pub(crate) fn take_neighbours(&mut self, r: u32, mut order: Tag) -> u32 {
         let r = self.join_ready(r, &mut order);
         let region = self.get_mut(r);
@@ -442,7 +440,7 @@ impl Regions {
         r
     }
 
-    /// Joins `r` with the region after it, whose descriptor goes. Neither is in a bin.
+    /// Joins `r` with the region after it, whose descriptor becomes vacant. Neither is in a bin.
     pub(crate) fn absorb_next(&mut self, r: u32) {
         let next = self.get(r).next;
         let (size, after) = (self.get(next).size, self.get(next).next);
@@ -486,8 +484,8 @@ impl Regions {
         block
     }
 
-    /// Like [`Self::cut_loose`]; what is left on either side is live, and free once the caller has
-    /// put it back.
+    /// Like [`Self::cut_loose`], but what is left on either side stays live until the caller puts
+    /// it back.
     #[inline]
     pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {
         let lead = addr - self.get(r).addr;
@@ -529,8 +527,8 @@ impl Regions {
         self.get_mut(right).prev = left;
     }
 
-    /// What lies at an address that is mapped on one side at most: the region there, which has no
-    /// edge there any more, or an edge.
+    /// The neighbour, at `addr`, of a region about to be added: the region that ends or starts
+    /// there, whose edge is removed, or else a new edge.
     fn border(&mut self, addr: u64) -> u32 {
         let Some(edge) = self.edges.remove(&addr) else { return self.edge(addr) };
         let Region { prev, next, .. } = *self.get(edge);
@@ -547,17 +545,16 @@ impl Regions {
     pub(crate) fn add(&mut self, addr: u64, size: u64) -> u32 {
         let r = self.alloc(addr, size);
         let end = addr + size;
-        // What has an edge at the start ends there, and the other way round: these addresses were
-        // in no span.
+        // The new addresses were in no span. So a span with an edge at their start ends there, and
+        // one with an edge at their end starts there.
         let (before, after) = (self.border(addr), self.border(end));
         self.link(before, r);
         self.link(r, after);
         r
     }
 
-    /// Takes `[addr, stop)` of the ready region `r` out of the heap: it is no longer mapped here,
-    /// and the span is cut. What is left of the region is ready still; the part before, if there is
-    /// one, keeps the number.
+    /// Takes `[addr, stop)` of the ready region `r` out of the heap, which cuts the span. What is
+    /// left of the region stays ready; the part before, if any, keeps the number.
     pub(crate) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
         let region = self.get(r);
         let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);
@@ -580,7 +577,7 @@ impl Regions {
         }
     }
 
-    /// The span of region `r` ends at `addr`, or starts there; if `r` is the edge there, nothing is
+    /// Makes the span of region `r` end, or start, at `addr`. If `r` is the edge there, nothing is
     /// left of the span.
     fn close(&mut self, r: u32, addr: u64, ends: bool) {
         if self.is_edge(r) {

@@ -1,4 +1,4 @@
-//! A heap goes to another user: what the one before may still be using waits first.
+//! Handing a heap to another user: what the one before may still be using waits first.
 
 use crate::pool::heap::region::GRANULE;
 use crate::pool::heap::state::HeapState;
@@ -6,8 +6,8 @@ use crate::pool::memory::Index;
 use crate::pool::order::{Order, CONTEXT};
 
 impl HeapState {
-    /// The heap's stream is gone and its handle belongs to a new one: what the old stream may still
-    /// be using waits for the context from now on.
+    /// Hands the heap to a new stream with the old one's handle: what the old stream may still be
+    /// using waits for the context from now on.
     pub(crate) fn retire(&mut self, order: &Order, index: &Index) {
         self.regions.tidy();
         self.identity = order.identity(self.lane);
@@ -19,7 +19,7 @@ impl HeapState {
             self.wait_for(r, &[tag]);
         }
         for slab in self.slabs.retire() {
-            // Its last free may have named no stream, and read an epoch that is the new stream's.
+            // The slab's last free may have named no stream, and so read the new stream's epoch.
             if self.slabs.try_get(slab).is_some_and(|s| !order.settled(s.idle)) {
                 self.slabs.note_idle(slab, tag);
             }
@@ -27,9 +27,9 @@ impl HeapState {
         }
     }
 
-    /// The last graph that could use the heap's memory is gone, and until just now it could be
-    /// launched on any stream: whatever is free, settled before or not, waits for all that has been
-    /// submitted to the context so far.
+    /// Makes all free memory, settled or not, wait for everything submitted to the context so far:
+    /// the last graph that could use it is gone, and until just now it could be launched on any
+    /// stream.
     pub(crate) fn retire_all(&mut self, order: &Order, index: &Index) {
         self.regions.tidy();
         self.identity = order.identity(self.lane);

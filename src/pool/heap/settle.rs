@@ -1,4 +1,4 @@
-//! What of a heap waits for other streams, and making it ready.
+//! The memory of a heap that waits for other streams, and making it ready.
 
 use crate::pool::heap::region::{Region, State, MIN_SPLIT};
 use crate::pool::heap::slab::AfterFree;
@@ -8,7 +8,8 @@ use crate::pool::memory::{Index, Mapped};
 use crate::pool::order::{Order, Tag};
 
 impl HeapState {
-    /// Whatever waits now waits for `tag` instead, which comes after all that it waited for.
+    /// Makes everything that waits wait for `tag` instead, which comes after all that it waited
+    /// for.
     pub(crate) fn wait_anew(&mut self, tag: Tag) {
         self.waiting.also.clear();
         self.waiting.stale = 0;
@@ -23,14 +24,14 @@ impl HeapState {
         }
     }
 
-    /// The region of an entry of the waiting list, if it is still what waits: entries of regions
-    /// that were taken meanwhile stay in the list.
+    /// The region of an entry of the waiting list, if it still waits. The entry of a region that
+    /// was taken meanwhile stays in the list, stale.
     pub(crate) fn waiting_region(&self, region: u32, ticket: u64) -> Option<&Region> {
         self.regions.try_get(region).filter(|g| g.state == State::Waiting && g.ticket == ticket)
     }
 
-    /// Once so many more waiting regions are taken: drops the entries of all that were, should they
-    /// be the most. Each look at the lists would pass over them.
+    /// Counts `taken` more stale entries. If there are many, drops all of them, because each look
+    /// at the lists would pass over them.
     fn tidy_waiting(&mut self, taken: usize) {
         self.waiting.stale += taken;
         if !self.waiting.has_many_stale() {
@@ -50,7 +51,7 @@ impl HeapState {
         self.waiting.stale = 0;
     }
 
-    /// The lanes something here waits for.
+    /// The lanes that something here waits for.
     pub(crate) fn waits_for(&self) -> impl Iterator<Item = u32> + '_ {
         self.waiting.queues.iter().filter(|q| !q.1.is_empty()).map(|q| q.0)
     }
@@ -60,15 +61,15 @@ impl HeapState {
         self.waiting.queues.iter().filter_map(|q| q.1.back()).map(|w| w.tag).filter(|&t| !order.marked(t))
     }
 
-    /// Whether a marker is on its way that will make something ready.
+    /// Whether something here will be ready once the device has passed a marker already recorded.
     pub(crate) fn about_to_settle(&self, order: &Order) -> bool {
         self.waiting.queues.iter().filter_map(|q| q.1.front()).any(|w| order.marked(w.tag))
     }
 
-    /// Bytes that wait for a marker that is on its way.
+    /// Bytes whose marker is recorded and not yet known to be passed.
     pub(crate) fn in_flight(&self, order: &Order) -> u64 {
         let marked = self.waiting.queues.iter().map(|q| q.1.iter().take_while(|w| order.marked(w.tag)));
-        // What the device is known to have passed may not have been settled yet.
+        // Entries that the device is known to have passed may still be in front.
         let queues = marked.map(|q| q.skip_while(|w| order.settled(w.tag)));
         let bytes = |w: &Wait| match w.item {
             Item::Region(r) => self.waiting_region(r, w.ticket).map_or(0, |g| g.size),
@@ -77,7 +78,7 @@ impl HeapState {
         queues.flatten().map(bytes).sum()
     }
 
-    /// Whether something that waits for `lane` needs not wait any more.
+    /// Whether something that waits for `lane` no longer has to.
     #[inline]
     pub(crate) fn has_settled(&self, lane: u32, order: &Order) -> bool {
         let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
@@ -170,9 +171,9 @@ impl HeapState {
         ready
     }
 
-    /// A waiting region that the present stream of `lane` freed itself, with room for `size` bytes
-    /// at `align`: the smallest such, cut to size and marked live. Only that lane may use what is
-    /// left over, too, so that goes on waiting.
+    /// The smallest waiting region that the present stream of `lane` freed itself and that has
+    /// `size` bytes and starts at a multiple of `align`, cut to size and marked live. What is left
+    /// over, too, is only for that lane, so it goes on waiting.
     pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
         let fits = |r: &Region| r.addr.is_multiple_of(align) && r.size >= size;
         let own = self.waiting_of(lane, order).filter(|&r| fits(self.regions.get(r)));

@@ -24,7 +24,7 @@ const MIN_OBJECTS: u64 = 8;
 #[inline]
 pub(crate) fn class_of(size: u64) -> usize {
     let units = size.saturating_sub(1) / SMALL_MIN;
-    // How many of the last bits make no difference.
+    // How many of the last bits the class ignores.
     let shift = (units | STEPS).ilog2() - STEPS.ilog2();
     (u64::from(shift) * STEPS + (units >> shift)) as usize
 }
@@ -81,12 +81,12 @@ pub(crate) struct Slab {
     pub(crate) used: u32,
     /// Objects freed on another stream and not yet settled.
     pub(crate) pending: u32,
-    /// Made for a stream that is gone: nothing more is handed out from it, and it goes when it is
-    /// empty.
+    /// Whether it was made for a stream that is gone. Nothing more is handed out from it, and it is
+    /// freed once empty.
     pub(crate) old: bool,
     /// When the last object in use was freed, in the order of the heap's lane, or of the context if
-    /// it was `old` then. No stream has used the slab since, but those that `pending` objects wait
-    /// for.
+    /// the slab was `old` by then. Since then, only streams that `pending` objects wait for have
+    /// used it.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
@@ -149,7 +149,7 @@ impl Slab {
         self.objects[n as usize]
     }
 
-    /// An object is in use no more.
+    /// Counts one object less in use. If that was the last, `now` gives the tag for `idle`.
     #[inline(always)]
     fn one_less(&mut self, now: impl FnOnce(bool) -> Tag) {
         self.used -= 1;
@@ -178,7 +178,7 @@ pub(crate) struct Slabs {
     empty: [u32; CLASSES],
 }
 
-/// What became of a slab when an object came back to it.
+/// What to do with a slab to which an object came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterFree {
     /// Still in use, or kept as its class's spare.
@@ -232,7 +232,7 @@ impl Slabs {
         self.all[s as usize].objects[n as usize].member = member;
     }
 
-    /// Changes what was asked for in a live object; returns what it was.
+    /// Changes the requested bytes of a live object. Returns the old ones.
     pub(crate) fn resize(&mut self, s: u32, n: u32, requested: u64) -> u64 {
         let object = &mut self.all[s as usize].objects[n as usize];
         u64::from(std::mem::replace(&mut object.requested, requested as u32))
@@ -246,7 +246,7 @@ impl Slabs {
         }
     }
 
-    /// Makes a slab over a region at `base`; `slab_size(class)` bytes.
+    /// Makes a slab over a region of `slab_size(class)` bytes at `base`.
     pub(crate) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
         let capacity = (slab_size(class) / class_size(class)) as u32;
         let mut free = [0; 4];
@@ -285,8 +285,8 @@ impl Slabs {
         s
     }
 
-    /// Puts a live object back, free at once. `now` is asked if it was the last one in use: see
-    /// [`Slab::idle`].
+    /// Puts a live object back, free at once. `now` gives the tag if it was the last one in use:
+    /// see [`Slab::idle`].
     #[inline(always)]
     pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> AfterFree {
         self.all[s as usize].one_less(now);
@@ -351,8 +351,8 @@ impl Slabs {
         self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.is_empty()).map(|(i, _)| i)
     }
 
-    /// The heap's stream is gone: nothing more is handed out from the present slabs. Empty ones are
-    /// returned.
+    /// Makes all slabs old, because the heap's stream is gone: nothing more is handed out from
+    /// them. Returns the empty ones.
     pub(crate) fn retire(&mut self) -> Vec<u32> {
         let mut empty = Vec::new();
         for s in 0..self.all.len() as u32 {

@@ -1,10 +1,11 @@
 //! A heap: memory of one stream.
 //!
 //! It owns spans of mapped addresses, the regions that tile them, the extents behind them and the
-//! slabs inside them, all under one lock. What its own stream frees it can hand out again at once;
-//! what another stream frees waits until the device has passed the free (`waiting.rs`). A stream
-//! has one heap, and more only when several threads keep meeting at its lock
-//! (`streams/registry.rs`); they share the stream's lane, so what is in one is in order for all.
+//! slabs inside them, all under one lock. Memory that its own stream frees can be handed out again
+//! at once. Memory that another stream frees waits until the device has passed the free
+//! (`waiting.rs`). A stream has one heap, or several if threads keep meeting at its lock
+//! (`streams/registry.rs`). They share the stream's lane, so memory in order for one is in order
+//! for all.
 
 use crate::base::size::GIB;
 use crate::base::sync::{lock, AtomicU64};
@@ -25,14 +26,14 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// A heap with less than this is small, bytes.
+/// A heap with fewer bytes than this is small.
 pub(crate) const SMALL_HEAP: u64 = GIB;
 
-/// Finding no room counts when it happens within so many allocations of the last time, or of the
+/// Finding no room counts if it happens within this many allocations of the last time, or of the
 /// heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
 
-/// Memory of one stream. On cache lines of its own: neighbours are other threads'.
+/// Memory of one stream, on cache lines of its own, because other threads use its neighbours.
 #[repr(C, align(128))]
 pub(crate) struct Heap {
     pub(crate) number: u32,
@@ -42,7 +43,8 @@ pub(crate) struct Heap {
     pub(crate) of_captures: bool,
     /// Copies of counters of `state`, for sums taken without its lock.
     pub(crate) live: AtomicU64,
-    /// Ready and waiting bytes; all that the heap has when nothing is live, its empty slabs too.
+    /// Ready and waiting bytes. If nothing is live, all of the heap's bytes, those of empty slabs
+    /// too.
     pub(crate) free: AtomicU64,
     pub(crate) state: Lock<HeapState>,
 }
@@ -59,7 +61,7 @@ impl Heap {
         }
     }
 
-    /// Takes the lock with every free region where searches find it.
+    /// Takes the lock and empties the quick list, so that searches find every free region.
     pub(crate) fn lock(&self) -> Locked<'_, HeapState> {
         let mut st = self.state.lock();
         st.regions.tidy();
@@ -73,18 +75,17 @@ impl Heap {
         Some(st)
     }
 
-    /// Like [`Self::try_lock`], if others may have what is free here: not where it is kept for
-    /// graphs.
+    /// Like [`Self::try_lock`], unless the heap's free memory is kept for graphs.
     pub(crate) fn try_lock_open(&self) -> Option<Locked<'_, HeapState>> {
         self.try_lock().filter(|st| st.private.is_none())
     }
 
-    /// Whether it serves a stream as it comes: neither captures nor a capture arena.
+    /// Whether it is an ordinary heap, neither for captures nor of a capture arena.
     pub(crate) fn is_ordinary(&self, st: &HeapState) -> bool {
         st.private.is_none() && !self.of_captures
     }
 
-    /// Takes the lock to hand a block out or take one back: the quick list stays as it is.
+    /// Takes the lock and leaves the quick list as it is, to hand a block out or take one back.
     #[inline]
     pub(crate) fn lock_quick(&self) -> Locked<'_, HeapState> {
         self.state.lock()
@@ -117,7 +118,7 @@ impl Heap {
 /// How many ids a heap takes at a time; a power of two.
 const IDS: u64 = 1 << 32;
 
-/// The multiple of [`IDS`] in front of ids that no heap has taken yet.
+/// Takes ids that no heap has taken yet. Returns the multiple of [`IDS`] in front of them.
 #[cold]
 fn more_ids() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -130,32 +131,32 @@ fn more_ids() -> u64 {
 /// its ticket; `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
 /// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less.
 ///
-/// What every hit looks at comes first, in as few cache lines as it takes: they compete with all
-/// that a workload touches.
+/// The fields that every hit looks at come first, in as few cache lines as possible: those lines
+/// compete with everything a workload touches.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct HeapState {
     pub(crate) number: u32,
     pub(crate) lane: u32,
-    /// The stream that its ready memory is in order for. The lane's, except for a moment while that
+    /// The stream its ready memory is in order for: the lane's, except for a moment while the lane
     /// goes to another stream.
     pub(crate) identity: u64,
     /// The id handed out last: see [`HeapState::new_id`].
     pub(crate) last_id: u64,
     pub(crate) live_bytes: u64,
-    /// The most that `live_bytes` ever was since the peaks were last reset.
+    /// The most that `live_bytes` has been since the peaks were last reset.
     pub(crate) most_live: u64,
     pub(crate) requested_bytes: u64,
     pub(crate) mallocs: u64,
     pub(crate) frees: u64,
-    /// Of the heap's own extents those moved since it last started afresh.
+    /// How many of its own extents have moved since it last started afresh.
     pub(crate) moves: u64,
     pub(crate) waiting_bytes: u64,
     pub(crate) low: Low,
-    /// Who counts what is live: then nothing is handed out without a receipt.
+    /// Counts live memory, if set. Then nothing is handed out without a receipt.
     pub(crate) counter: Option<Arc<dyn Counter>>,
     pub(crate) batch: OwnBatch,
-    /// Whose heap it is while a capture arena has it: see [`crate::pool::graph::parts`].
+    /// The part of a capture arena that has the heap: see `graph/parts.rs`.
     pub(crate) private: Option<Arc<StreamPart>>,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(crate) users: HashMap<u64, Vec<u32>>,
@@ -168,7 +169,7 @@ pub(crate) struct HeapState {
     pub(crate) waiting: Waiting,
     /// Which live blocks and objects are in a scope, and their receipts.
     pub(crate) members: Members,
-    /// The least that `regions.ready_bytes()` was since `take_unused`.
+    /// The least that `regions.ready_bytes()` has been since `take_unused`.
     pub(crate) least_ready: u64,
     /// All extents ever moved for this heap, and for how many requests.
     pub(crate) moved: u64,
@@ -176,13 +177,11 @@ pub(crate) struct HeapState {
     /// Its `mallocs` when it last ran short of memory.
     short_at: u64,
     pub(crate) vain: Vain,
-    /// Like `vain`, but of a context marker about other heaps' memory.
+    /// Whether a context marker about other heaps' memory has been of use of late.
     pub(crate) asking: Backoff,
-    /// Where what was last mapped anew ends: what comes next goes there, if it is still the end of
-    /// a span.
+    /// Where the last newly mapped run ends. The next one goes there, if a span still ends there.
     pub(crate) grown_to: u64,
-    /// Where a private heap grows: the start of the addresses kept for it, and their end; 0 without
-    /// any.
+    /// Start and end of the addresses kept for a private heap to grow in; 0 if there are none.
     pub(crate) room: (u64, u64),
 }
 
@@ -191,9 +190,8 @@ impl HeapState {
         HeapState { number, lane, identity, extents: Extents::of_pages(page), ..HeapState::default() }
     }
 
-    /// A number that no other allocation of the process has, larger than those before it in this
-    /// heap. Heaps take them by the [`IDS`], so that no two have the same ones however many they
-    /// hand out.
+    /// A number that no other allocation of the process has, larger than this heap's earlier ones.
+    /// Heaps take [`IDS`] of them at a time, so that no two heaps ever share one.
     #[inline]
     pub(crate) fn new_id(&mut self) -> u64 {
         if self.last_id.is_multiple_of(IDS) {
@@ -203,7 +201,7 @@ impl HeapState {
         self.last_id
     }
 
-    /// Adds to what is live.
+    /// Counts an allocation.
     #[inline(always)]
     pub(crate) fn note_handed_out(&mut self, size: u64, requested: u64) {
         self.low.note_live(self.live_bytes);
@@ -213,7 +211,7 @@ impl HeapState {
         self.mallocs += 1;
     }
 
-    /// The lanes that a block about to be freed was recorded on.
+    /// Takes the lanes a block about to be freed was recorded on.
     #[inline]
     pub(crate) fn take_users(&mut self, addr: u64) -> Vec<u32> {
         match self.users.is_empty() {
@@ -222,8 +220,8 @@ impl HeapState {
         }
     }
 
-    /// A region for `size` bytes at a multiple of `align`, live: the one last freed by a request of
-    /// just this size, else the best ready one, cut to size.
+    /// A live region for `size` bytes at a multiple of `align`: the one last freed by a request of
+    /// just this size, or else the best ready one, cut to size.
     #[inline]
     pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
         if let Some(r) = self.regions.take_quick(size, align) {
@@ -267,11 +265,11 @@ impl HeapState {
         cut
     }
 
-    /// Where in a region that is to be cut a request goes, and how many bytes it gets.
+    /// Where in a region about to be cut a request goes, and how many bytes it gets.
     ///
-    /// A block goes to the start: in a ring that is next to the newest there is, and what is made
-    /// together is freed together, and joins then. One of a page or more goes to the end where that
-    /// is next to the newer neighbour and leaves more extents whole (docs/adr/placement.md).
+    /// A block goes to the start. In a ring, the newest block is next to that; blocks made together
+    /// are freed together, and join then. A block of a page or more goes to the end if the newer
+    /// neighbour is there and this leaves more extents whole (docs/adr/placement.md).
     pub(crate) fn place_in(&self, r: u32, size: u64, align: u64) -> (u64, u64) {
         let region = self.regions.get(r);
         let start = region.addr + (region.addr.wrapping_neg() & (align - 1));
@@ -286,14 +284,14 @@ impl HeapState {
         (if in_front > behind { back } else { start }, size)
     }
 
-    /// Whether a live block lies behind a free region, newer than what lies in front of it. Not at
-    /// the ends of a span.
+    /// Whether the neighbour behind a free region is a live block, newer than what lies in front.
+    /// Never at the ends of a span.
     fn is_newer_behind(&self, region: &Region) -> bool {
         let made = |r: u32| (self.regions.get(r).state == State::Live).then(|| self.regions.block(r).id);
         !self.regions.is_edge(region.prev) && made(region.next) > made(region.prev)
     }
 
-    /// Counts what a stitch or a flip moved, and how much of that was the heap's own.
+    /// Counts the extents a stitch or a flip moved, and how many of them were the heap's own.
     #[inline]
     pub(crate) fn count_moves(&mut self, moved: u64, own: u64) {
         if moved > 0 {
@@ -304,8 +302,8 @@ impl HeapState {
         }
     }
 
-    /// Notes that a request of `size` bytes found no room: it counts when as much is free, only not
-    /// in one piece.
+    /// Notes that a request of `size` bytes found no room. It counts if that much is ready, only
+    /// not in one piece.
     pub(crate) fn note_short(&mut self, size: u64) {
         if self.regions.ready_bytes() >= size {
             let since = self.mallocs.wrapping_sub(std::mem::replace(&mut self.short_at, self.mallocs));
@@ -313,7 +311,8 @@ impl HeapState {
         }
     }
 
-    /// The heap has no memory any more: its next requests are decided as those of a new one.
+    /// Forgets everything learnt, because no memory is left: the next requests are decided as in a
+    /// new heap.
     pub(crate) fn forget(&mut self) {
         self.learnt = Learnt::default();
         self.low = Low::default();
@@ -325,13 +324,13 @@ impl HeapState {
         self.learnt.short && self.extents.bytes() < SMALL_HEAP
     }
 
-    /// It was not given as much room as one that runs short should have: it has to move memory like
-    /// others.
+    /// Makes the heap move memory like others, although it runs short: there was not enough room to
+    /// give it more.
     pub(crate) fn goes_without(&mut self) {
         self.learnt.short = false;
     }
 
-    /// Called after ready memory was taken.
+    /// Must be called after ready memory was taken.
     #[inline]
     pub(crate) fn note_taken(&mut self) {
         self.least_ready = self.least_ready.min(self.regions.ready_bytes());
@@ -346,44 +345,45 @@ impl HeapState {
     }
 
     /// Whether the heap's ready memory is in order for the lane's present stream. If not,
-    /// [`Self::retire`] comes before anything is freed here: the new stream's frees would vouch for
-    /// the old one's.
+    /// [`Self::retire`] must come before any free here: otherwise the new stream's frees would
+    /// vouch for the old one's.
     #[inline]
     pub(crate) fn is_current(&self, order: &Order) -> bool {
         order.identity(self.lane) == self.identity
     }
 
-    /// Whether the heap is low and has moved extents since that was last so: for
-    /// [`Pool::ran_low`]. Every free asks.
+    /// Whether the heap is low, and has moved extents since it last was. If so, [`Pool::ran_low`]
+    /// follows. Every free asks.
     #[inline(always)]
     pub(crate) fn has_run_low(&self) -> bool {
         self.low.is_reached(self.live_bytes, self.moves)
     }
 }
 
-/// What a heap has learnt from its requests, as long as it has memory.
+/// What a heap has learnt from its requests. Forgotten when it has no memory left.
 #[derive(Default)]
 pub(crate) struct Learnt {
     pub(crate) memo: Memo,
     pub(crate) fresh_starts: FreshStarts,
-    /// The most `live_bytes` was at a growth since it last started afresh.
+    /// The most that `live_bytes` was at a growth since the heap last started afresh.
     pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for it since then, except for those that were taken back for
-    /// nothing.
+    /// Bytes mapped to other addresses for the heap since it last started afresh. Does not count
+    /// bytes taken back with no driver call.
     pub(crate) remapped: u64,
     /// Whether it ran short of memory soon after the last time.
     short: bool,
-    /// Whether it could map more rather than move memory when it last ran short: then it is no
-    /// place for fine extents, which make every move dear.
+    /// Whether it could map more, rather than move memory, when it last ran short. Such a heap gets
+    /// no small extents, which make every move dear.
     pub(crate) buys: bool,
     /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
-    /// The pool's first memory was asked for ahead: it is unknown what it will be cut into.
+    /// Whether the pool's first memory was asked for ahead, so that nobody knows what it will be
+    /// cut into.
     pub(crate) ahead: bool,
 }
 
-/// Whether it has been of use of late to wait for markers, to look for extents and for blocks in
-/// other heaps.
+/// Whether it has been of use of late to wait for markers, to look for extents in other heaps, and
+/// to borrow blocks from them.
 #[derive(Default)]
 pub(crate) struct Vain {
     pub(crate) patience: Backoff,
@@ -392,19 +392,19 @@ pub(crate) struct Vain {
 }
 
 impl HeapState {
-    /// Whether nothing that is freed here may be handed out again for now.
+    /// Whether freed memory may not be handed out again for now.
     pub(crate) fn is_monotone(&self) -> bool {
         self.private.as_ref().is_some_and(|m| m.monotone)
     }
 
-    /// Whether allocations here are told apart by their order, so that each has to be one of its
-    /// own.
+    /// Whether allocations are told apart by their order, so that growth must not take the place of
+    /// a new allocation.
     pub(crate) fn is_laid_out(&self) -> bool {
         self.private.as_ref().is_some_and(|m| m.record || lock(&m.notes).plan.is_some())
     }
 
-    /// Notes that the block at `addr` is being freed; whether the heap's own stream may have it
-    /// back at once.
+    /// Notes that the block at `addr` is being freed. Returns whether the heap's own stream may
+    /// have it back at once.
     pub(crate) fn may_reuse(&self, addr: u64) -> bool {
         let Some(member) = &self.private else { return true };
         if member.record {
@@ -413,8 +413,8 @@ impl HeapState {
         !member.monotone
     }
 
-    /// The lane of this heap if `lane` is that of another heap of the same stream in the same
-    /// arena.
+    /// This heap's lane, if `lane` is that of another heap of the same stream in the same arena;
+    /// otherwise `lane`.
     pub(crate) fn lane_here(&self, lane: u32) -> u32 {
         match &self.private {
             Some(m) if m.lane == lane => self.lane,

@@ -1,5 +1,5 @@
-//! The waiting list: what was freed in the order of another stream than its heap's, until the
-//! device has passed the free.
+//! The waiting list: memory freed in the order of another stream than its heap's, until the device
+//! has passed the free.
 
 use crate::pool::order::{Order, Tag};
 use std::collections::{HashMap, VecDeque};
@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 /// With more queues than this, empty ones are dropped; otherwise they are kept, to be filled again.
 pub(crate) const MANY: usize = 16;
 
-/// So many entries may be stale however few there are.
+/// This many entries may be stale, however few there are in all.
 const FEW: usize = 64;
 
 /// Something free that waits for another stream.
@@ -24,7 +24,7 @@ pub(crate) struct Wait {
     pub(crate) item: Item,
 }
 
-/// What waits in one heap, with the lane that each entry waits for.
+/// What waits in one heap, in a queue for each lane that is waited for.
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// Per lane, roughly in the order of the frees.
@@ -68,7 +68,7 @@ impl Waiting {
         None
     }
 
-    /// Whether more than a few entries and than half of all are stale.
+    /// Whether more than [`FEW`] entries, and more than half of all, are stale.
     pub(crate) fn has_many_stale(&self) -> bool {
         self.stale > FEW && self.stale > self.queues.iter().map(|q| q.1.len()).sum::<usize>() / 2
     }

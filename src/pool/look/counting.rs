@@ -1,11 +1,11 @@
 //! Counting what is live, for other parts of gpumem.
 //!
 //! Until [`Pool::count_live`] is called there are no receipts, and they cost nothing. From then on
-//! every live allocation has one: with the request or, where it came without, from the counter.
+//! every live allocation has one: the one its request brought, or else one from the counter.
 //!
-//! What is counted of an allocation is [`Pool::counted_bytes`]: the request, rounded up to 256
-//! bytes and at least as many; whole pages where it has pages of its own. Memory that another
-//! allocation owns, imported, is not counted here.
+//! An allocation counts as [`Pool::counted_bytes`]: the request rounded up to a multiple of 256
+//! bytes, and at least 256; or whole pages, if it has pages of its own. Imported memory belongs to
+//! another allocation and is not counted here.
 
 use crate::base::sync::lock;
 use crate::pool::state::Pool;
@@ -21,11 +21,12 @@ impl Pool {
         }
     }
 
-    /// Counts everything that lives, and from now on whatever comes without a receipt. Others may
-    /// allocate and free meanwhile: when this returns, what is live has a receipt. Only once.
+    /// Counts everything live, and from now on every allocation without a receipt. Other threads
+    /// may allocate and free meanwhile: when this returns, everything live has a receipt. Only the
+    /// first call does anything.
     pub fn count_live(&self, counter: Arc<dyn Counter>) {
         {
-            // New heaps are made under this lock, and look.
+            // New heaps are made under this lock, and look for a counter.
             let _streams = lock(&*self.streams);
             if self.counter.set(counter.clone()).is_err() {
                 return;

@@ -14,8 +14,8 @@ const LEGEND: &str =
     "[X] live, [:X] small objects, [-X] free, [~X] freed and still in use, [=X] dedicated, [!X] old addresses, \
                       [*X] hole; 3 x [X]: equal neighbours";
 
-/// One piece of the address space: start, length, sign in the notation, whose it is if it is live,
-/// and what else is known.
+/// One piece of the address space: start, length, sign in the notation, the id of a live
+/// allocation, and what else is known.
 struct Line {
     addr: u64,
     size: u64,
@@ -25,19 +25,19 @@ struct Line {
 }
 
 impl Line {
-    /// Whether another lies behind this one and differs in nothing that people look for.
+    /// Whether `next` lies right behind this one and differs in nothing that people look for.
     fn goes_on_with(&self, next: &Line) -> bool {
         let alike = self.sign == next.sign && self.id.is_some() == next.id.is_some() && self.note == next.note;
         alike && self.addr + self.size == next.addr && (self.is_void() || self.size == next.size)
     }
 
-    /// Whether only the bytes count, and not how many pieces they are in.
+    /// Whether only its bytes matter, and not how many pieces they are in.
     fn is_void(&self) -> bool {
         matches!(self.sign, "-" | "~" | "*" | "!")
     }
 }
 
-/// What is known of a live allocation but its id.
+/// What is known of a live allocation, except for its id.
 pub(crate) fn asked(bytes: u64, stream: StreamHandle, tag: u64) -> String {
     format!("{bytes} asked for, stream {stream}{}", tagged(tag))
 }
@@ -60,7 +60,7 @@ impl Pool {
         pieces
     }
 
-    /// `alive`: what lives in the same heap, by its first address.
+    /// `alive`: the live allocations of the same heap, by first address.
     fn line(&self, heap: Option<u32>, p: &Piece, alive: &BTreeMap<u64, &AllocInfo>) -> Line {
         let sign = match p.is {
             Is::Live => "",

@@ -6,7 +6,7 @@ use crate::pool::memory::{Entry, Index};
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One pool's counters, bytes unless said.
+/// One pool's counters: bytes, unless they are called a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Addresses reserved.
@@ -16,7 +16,7 @@ pub struct PoolStats {
     pub mapped: u64,
     /// The most `mapped` ever was.
     pub peak_mapped: u64,
-    /// Bytes callers asked for and have not freed.
+    /// Requested bytes of live allocations.
     pub requested: u64,
     /// Bytes handed out, rounding included.
     pub live: u64,
@@ -85,12 +85,12 @@ impl HeapState {
         };
         let page = self.extents.page();
         let slabs = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
-        // The list has stale entries too: of regions that did not wait to its end.
+        // The list also has stale entries, of regions that were taken before they settled.
         let waits = |&(ticket, r): &(u64, u32)| self.waiting_region(r, ticket).is_some();
         let waiting = self.waiting.regions().filter(waits).map(|(_, r)| r);
         for r in waiting.chain(slabs).chain(self.regions.ready_from(page)) {
-            // The first of these in a run stands for it. In front of it may lie one small ready
-            // region, as no two ready ones are neighbours.
+            // The first of these in a run stands for the run. At most one small ready region lies
+            // in front of it, as no two ready ones are neighbours.
             let mut first = r;
             let before = self.regions.get(self.regions.get(r).prev);
             if before.state == State::Ready && before.size < page {
@@ -150,9 +150,9 @@ impl Pool {
                 movable += st.extents.within(start, end).map(|(_, m)| m.extent.size).sum::<u64>();
             });
         }
-        // What was live at once was mapped.
+        // Memory that is live at one time is also mapped then.
         s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);
-        // Taken one after the other, the two may be of different moments.
+        // The two are read one after the other, so they may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);
         let core = lock(&*self.core);
         let dedicated = core.dedicated.values().filter(|d| d.handle.is_some()).count();

@@ -1,7 +1,6 @@
-//! A pool that is looked at while nothing in it moves: checks of every invariant written above the
-//! pool's structures.
+//! A pool held still, and checks of every invariant written above the pool's structures.
 //!
-//! Other threads may be at work: they wait meanwhile. For tests and debugging.
+//! Other threads wait meanwhile. For tests and debugging.
 
 use crate::base::{Error, Result};
 use crate::pool::heap::{Heap, HeapState, Locked};
@@ -11,21 +10,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
-/// Scopes, by their own addresses, and bytes asked for of what was found in each.
+/// Scopes by their own addresses, each with the requested bytes found in it.
 pub type Sums = BTreeMap<usize, (Arc<Scope>, u64)>;
 
-/// Adds to what was found in a scope.
+/// Adds bytes found in a scope.
 pub fn add_to(sums: &mut Sums, scope: &Arc<Scope>, bytes: u64) {
     sums.entry(Arc::as_ptr(scope) as usize).or_insert_with(|| (scope.clone(), 0)).1 += bytes;
 }
 
-/// The right to look at everything in a pool at one moment, which lasts until this is dropped:
-/// every lock that its invariants span, taken in the order that `pool/mod.rs` gives. A thread that
-/// has one calls nothing else of the pool's.
+/// Keeps everything in a pool as it is until dropped: every lock that the invariants span, taken in
+/// the order that `pool/mod.rs` gives. A thread that has one calls nothing else of the pool's.
 pub struct Still<'a> {
     pool: &'a Pool,
     _changing: (RwLockWriteGuard<'a, ()>, Held),
-    /// No heap is added.
+    /// Keeps heaps from being added.
     _streams: RankedGuard<'a, HashMap<Key, StreamHeaps>>,
     shells: RankedGuard<'a, Vec<u32>>,
     heaps: Vec<(&'a Heap, Locked<'a, HeapState>)>,
@@ -33,10 +31,10 @@ pub struct Still<'a> {
 }
 
 impl Pool {
-    /// Waits until no call is half-way through a change, and holds up those that come.
+    /// Waits until no call is half-way through a change, and makes later calls wait.
     pub fn hold_still(&self) -> Still<'_> {
-        // A thread that holds several heaps' locks got all but the first by trying, so taking them
-        // one by one waits for no thread that waits for this one. Nor does holding several pools
+        // A thread that holds several heaps' locks got all but the first by trying, so no thread
+        // that this one waits for waits for this one. The same is true of holding several pools
         // still, one after the other: no other thread has locks of two.
         Still {
             pool: self,
@@ -64,8 +62,8 @@ impl Still<'_> {
         Error::internal(format!("device {}: {text}", self.pool.dev))
     }
 
-    /// Adds up what of each scope is in this pool, and checks that scopes list just the dedicated
-    /// allocations that are in them.
+    /// Adds up the bytes of each scope in this pool, and checks that scopes list exactly the
+    /// dedicated allocations that are in them.
     pub fn add_scopes(&self, sums: &mut Sums) -> Result<()> {
         for (_, st) in &self.heaps {
             for (_, place) in st.members.iter() {
@@ -91,7 +89,7 @@ impl Still<'_> {
         }
     }
 
-    /// Bytes that receipts stand for; checks that just what is live and counted has one.
+    /// The bytes of all receipts. Checks that exactly the live allocations that count have one.
     pub fn counted(&self) -> Result<u64> {
         let mut sum = 0;
         for (heap, st) in &self.heaps {
@@ -115,7 +113,7 @@ impl Still<'_> {
         self.memory().map_err(|e| self.wrong(e))
     }
 
-    /// Heaps that released arenas left belong to none; addresses kept for a private one are there.
+    /// Checks that shells belong to no arena, and that the addresses kept for private heaps exist.
     fn private(&self) -> std::result::Result<(), String> {
         let mut shells = self.shells.clone();
         shells.sort_unstable();
@@ -196,7 +194,7 @@ mod tests {
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::pool::{AllocRequest, PoolOptions};
 
-    /// What it says of a pool with one live block, in which something was changed.
+    /// The error for a pool with one live block after `change`.
     fn said(change: impl Fn(&Pool, &Scope)) -> String {
         let host = HostDriver::new(HostOptions::default()).unwrap();
         let pool = Pool::new(host, DeviceId(0), PoolOptions::default()).unwrap();

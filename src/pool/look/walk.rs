@@ -1,5 +1,5 @@
-//! What is in a pool, piece by piece, for tools: taken heap by heap, each at one moment, and handed
-//! on with no lock held.
+//! What is in a pool, piece by piece, for tools. Each heap is read at one moment, and handed on
+//! with no lock held.
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
@@ -17,9 +17,9 @@ pub enum Is {
     Live,
     /// Small objects: bytes of each, how many are live, how many there is room for.
     Slab(u64, u32, u32),
-    /// Free, usable by the heap's own stream; whether also by every other.
+    /// Free, and usable by the heap's own stream; `true` if also by every other.
     Free(bool),
-    /// Freed on another stream and not yet passed by it.
+    /// Freed on another stream, which has not passed the free yet.
     Waiting,
     /// Nothing is mapped.
     Hole,
@@ -27,7 +27,7 @@ pub enum Is {
     Old,
     /// An allocation with physical memory of its own.
     Dedicated,
-    /// An evictable allocation that is elsewhere.
+    /// An evictable allocation whose memory was given up.
     Evicted,
     /// A freed dedicated allocation that the device may still use.
     Leaving,
@@ -36,7 +36,7 @@ pub enum Is {
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The first.
+    /// The first address.
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
@@ -68,14 +68,14 @@ pub(crate) enum About {
 pub struct Alive {
     /// Facts about it.
     pub info: AllocInfo,
-    /// The scope that it is in.
+    /// The scope it is in.
     pub scope: Option<Arc<Scope>>,
 }
 
-/// One heap at one moment, or what belongs to none.
+/// One heap at one moment, or what belongs to no heap.
 #[derive(Clone, Debug, Default)]
 pub struct HeapView {
-    /// Its number; `None`: dedicated allocations, and addresses of no heap.
+    /// The heap's number. `None` for dedicated allocations and addresses of no heap.
     pub number: Option<u32>,
     /// The stream's handle as it was last named.
     pub stream: u64,
@@ -83,13 +83,13 @@ pub struct HeapView {
     pub pieces: Vec<Piece>,
     /// Physical memory: address and bytes.
     pub extents: Vec<(u64, u64)>,
-    /// What is live in it.
+    /// The live allocations in it.
     pub alive: Vec<Alive>,
 }
 
 impl Pool {
-    /// Calls `f` with each heap, and last with what belongs to none. Other threads go on: each view
-    /// is of one moment, all together are not.
+    /// Calls `f` with each heap, and last with what belongs to no heap. Other threads go on, so
+    /// each view is of one moment, but not all of the same one.
     pub fn walk(&self, f: &mut dyn FnMut(HeapView)) {
         for heap in self.all_heaps() {
             let stream = self.order.stream(heap.lane);

@@ -2,10 +2,10 @@
 //!
 //! A moved extent stays mapped where it was. Such a *dormant* alias costs addresses, which are
 //! plentiful, and no device memory; unmapping it would cost as much as a third of the move, and
-//! mapping the extent there again the rest. So aliases are kept in the *runs* they were mapped in,
-//! and a request that finds all extents of a run free takes them back to it (`remap/flip.rs`)
-//! without a driver call. A run that repeats a step is made of the same parts each time
-//! (`parts.rs`). So they are kept, and a flip only checks whether they still hold.
+//! mapping the extent there again the rest. So aliases are kept, in the *runs* they were mapped in.
+//! A request that finds all extents of a run free takes the run back (`remap/flip.rs`) without a
+//! driver call. Work that repeats finds a run made of the same parts each time (`parts.rs`). So
+//! parts are kept too, and a flip only checks whether they still hold.
 
 use crate::driver::PhysHandle;
 use crate::pool::memory::bits::Bits;
@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 /// What an alias is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AliasState {
-    /// Where its extent is now: in a heap's span.
+    /// Its extent is here now, in a heap's span.
     Present,
     /// Its extent is elsewhere, or in stock.
     Dormant,
@@ -35,7 +35,7 @@ struct Alias {
     extent: Extent,
 }
 
-/// What is asked of every run that a flip takes memory from: in a cache line, as those runs are
+/// What a flip reads of every run that it takes memory from: one cache line, as those runs are
 /// scattered.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -44,39 +44,39 @@ struct Head {
     present: Bits,
     /// When it was mapped, in the table's own count.
     born: u64,
-    /// When memory was last used through its dormant aliases or, which is no earlier, through
-    /// others of their extents: as far as that is of one lane. One for all of them, as a run mostly
-    /// leaves as it came.
+    /// The last use of memory through its dormant aliases, or a later one through other aliases of
+    /// their extents, in one lane; `Run::tags` has other lanes. One tag for all aliases, as a run
+    /// mostly leaves as a whole.
     tag: Tag,
-    /// How many aliases it has had,
+    /// How many aliases it has had.
     len: u32,
-    /// how many of them are not gone (a run without any is vacant),
+    /// How many of them are not gone. A run without any is vacant.
     left: u32,
-    /// and how many are dormant and unclaimed.
+    /// How many of them are dormant and unclaimed.
     dormant: u32,
 }
 
-/// Aliases mapped one after the other for one request. What a flip asks of the run that it takes
-/// back is in the first cache line.
+/// Aliases mapped one after the other for one request. The first cache line has what a flip reads
+/// of the run it takes back.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Run {
-    /// Where they start and end.
+    /// Where the run starts and ends.
     bounds: (u64, u64),
     /// Where the extents were when that was last looked up.
     parts: Vec<Part>,
     /// When it was last mapped or taken back, in the table's own count.
     used: u64,
-    /// Never changed while the run has any.
+    /// Never changes while the run has any.
     aliases: Vec<Alias>,
-    /// The positions whose aliases are claimed, and gone.
+    /// The positions of claimed aliases, and of those that are gone.
     claimed: Bits,
     gone: Bits,
-    /// Like `tag`, for the other lanes of its head.
+    /// Like `Head::tag`, for other lanes.
     tags: Vec<Tag>,
 }
 
-/// A dormant alias that the holder of this unmaps; no other thread uses it meanwhile.
+/// A dormant alias that the holder of this unmaps. No other thread uses it meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unmapping {
     place: AliasId,
@@ -87,9 +87,9 @@ pub(crate) struct Unmapping {
 /// The aliases of one pool.
 ///
 /// Invariants: an extent has at most one present alias, and none exactly if it is in stock;
-/// `dormant` and `dormant_bytes` count those that are dormant or claimed; aliases that are not gone
-/// do not overlap; a run's aliases lie one after the other between its `bounds`; of one that is
-/// present, claimed or gone only one is true; a head's counts are those of the run.
+/// `dormant` and `dormant_bytes` count aliases that are dormant or claimed; aliases that are not
+/// gone do not overlap; a run's aliases lie one after the other between its `bounds`; each is at
+/// most one of present, claimed and gone; a head's counts are those of the run.
 #[derive(Default)]
 pub(crate) struct Aliases {
     /// By run.
@@ -105,7 +105,7 @@ pub(crate) struct Aliases {
 }
 
 impl Aliases {
-    /// Takes a new handle in; it has no alias yet.
+    /// Adds a new handle as an extent without an alias.
     pub(crate) fn add_extent(&mut self, handle: PhysHandle, size: u64) -> Extent {
         let id = self.vacant_extents.pop().unwrap_or_else(|| {
             self.extents.push(Vec::new());
@@ -145,13 +145,13 @@ impl Aliases {
         RunId { number, born }
     }
 
-    /// The extent leaves its present address, whose place is given, last used at `tag`.
+    /// Makes a present alias dormant, last used at `tag`: its extent leaves.
     pub(crate) fn leave(&mut self, place: AliasId, tag: Tag) {
         let bytes = self.runs[place.0 as usize].aliases[place.1 as usize].extent.size;
         self.leave_all(place.0, (place.1 as usize, 1), bytes, tag);
     }
 
-    /// `bytes` is what the aliases have, of which the first and how many there are is given.
+    /// Makes `len` present aliases from `first` on dormant. They have `bytes` in all.
     #[inline(always)]
     fn leave_all(&mut self, run: u32, (first, len): (usize, usize), bytes: u64, tag: Tag) {
         let head = &mut self.heads[run as usize];
@@ -209,7 +209,7 @@ impl Aliases {
         aliases.into_iter().flatten().map(|a| a.extent)
     }
 
-    /// The parts that were kept for a run, which has none then.
+    /// Takes the parts that were kept for a run.
     pub(crate) fn kept(&mut self, run: RunId) -> Vec<Part> {
         std::mem::take(&mut self.runs[run.number as usize].parts)
     }
@@ -219,8 +219,8 @@ impl Aliases {
         self.runs[run.number as usize].parts = parts;
     }
 
-    /// All extents of a run leave their present addresses, last used at `tag`, and are in the run
-    /// now.
+    /// Takes a run back: all its extents leave their present addresses, last used at `tag`, for
+    /// those of the run.
     pub(crate) fn take_back(&mut self, run: RunId, parts: Vec<Part>, tag: Tag) {
         for p in &parts {
             if let Some((from, first, len)) = p.source() {
@@ -251,7 +251,7 @@ impl Aliases {
         aliases.map(move |(a, i)| (a.addr, Mapped { extent: a.extent, place: (run.number, i) }))
     }
 
-    /// Where an extent is now.
+    /// The place where an extent is now.
     pub(crate) fn present(&self, extent: Extent) -> Option<AliasId> {
         let places = self.extents.get(extent.id as usize)?;
         places.iter().copied().find(|&(run, i)| self.heads[run as usize].present.has(i as usize))
@@ -262,7 +262,7 @@ impl Aliases {
         self.runs[run as usize].aliases[i as usize].addr
     }
 
-    /// Where an extent is now.
+    /// The address where an extent is now.
     pub(crate) fn address(&self, extent: Extent) -> Option<u64> {
         self.present(extent).map(|place| self.address_of(place))
     }
@@ -272,7 +272,7 @@ impl Aliases {
         self.dormant
     }
 
-    /// Bytes of addresses they take.
+    /// Bytes of addresses that dormant aliases take.
     pub(crate) fn dormant_bytes(&self) -> u64 {
         self.dormant_bytes
     }
@@ -287,7 +287,7 @@ impl Aliases {
         }
     }
 
-    /// When memory was last used through a run's dormant aliases, for each lane that is not
+    /// When memory was last used through a run's dormant aliases: a tag for each lane that has not
     /// settled.
     fn unsettled<'a>(&'a self, run: u32, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
         let tags = [self.heads[run as usize].tag].into_iter().chain(self.runs[run as usize].tags.iter().copied());
@@ -306,7 +306,7 @@ impl Aliases {
         dormant.map(|((r, _), a)| (a.addr, a.extent.size, self.heads[r as usize].tag))
     }
 
-    /// What has to be settled for all dormant aliases to be unmapped.
+    /// The tags that must settle before all dormant aliases can be unmapped.
     pub(crate) fn waits<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
         self.runs().filter(|&r| self.heads[r as usize].dormant > 0).flat_map(|r| self.unsettled(r, order))
     }
@@ -319,8 +319,8 @@ impl Aliases {
         Unmapping { place, addr: alias.addr, size: alias.extent.size }
     }
 
-    /// Claims all dormant aliases of an extent, `None` when the device may still use one or another
-    /// thread has it.
+    /// Claims all dormant aliases of an extent. `None` if the device may still use one, or another
+    /// thread has claimed one.
     pub(crate) fn claim_of(&mut self, extent: Extent, order: &Order) -> Option<Vec<Unmapping>> {
         let mut places = Vec::new();
         for &place in self.extents.get(extent.id as usize)? {
@@ -334,8 +334,8 @@ impl Aliases {
     }
 
     /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost
-    /// an alias, then those of the runs that were not used for longest. Also says what stood in the
-    /// way of others.
+    /// an alias, then those of runs unused for longest. Also returns the tags that kept others from
+    /// being claimed.
     pub(crate) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
         let mut runs: Vec<u32> = self.runs().filter(|&r| self.heads[r as usize].dormant > 0).collect();
         runs.sort_unstable_by_key(|&r| {
@@ -361,14 +361,14 @@ impl Aliases {
         (claims, waits)
     }
 
-    /// A claimed alias is unmapped.
+    /// Notes that a claimed alias was unmapped.
     pub(crate) fn gone(&mut self, claim: Unmapping) {
         self.dormant -= 1;
         self.dormant_bytes -= claim.size;
         self.leave_run(claim.place);
     }
 
-    /// The present alias of an extent is unmapped.
+    /// Notes that the present alias of an extent was unmapped.
     pub(crate) fn present_gone(&mut self, extent: Extent) {
         if let Some(place) = self.present(extent) {
             self.leave_run(place);
@@ -392,7 +392,7 @@ impl Aliases {
         }
     }
 
-    /// A claimed alias could not be unmapped.
+    /// Gives a claim up: the alias could not be unmapped.
     pub(crate) fn unclaim(&mut self, claim: Unmapping) {
         self.runs[claim.place.0 as usize].claimed.remove(claim.place.1 as usize, 1);
         self.heads[claim.place.0 as usize].dormant += 1;
@@ -437,15 +437,14 @@ impl Aliases {
     }
 }
 
-/// What the comment on [`Head`] says.
+/// One cache line, as [`Head`] says.
 const _: () = assert!(size_of::<Head>() == 64);
 
 impl Aliases {
-    /// What a run is made of, if all of its aliases are dormant: from high to low addresses. It is
-    /// given back with [`Self::take_back`] or [`Self::keep`]. Where it was looked up before,
-    /// extents may have moved since: what is in a heap at a part's addresses is what the part says,
-    /// but whether they are in a heap the caller has to see, and where they are not, or extents are
-    /// not in stock, [`Self::hold`] tells.
+    /// The parts of a run, from high to low addresses, if all of its aliases are dormant. Give them
+    /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
+    /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
+    /// there, or not all of a part is in stock, [`Self::hold`] tells whether to look it up anew.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         if !self.is_dormant(run) {
             return None;
@@ -471,7 +470,7 @@ impl Aliases {
         })
     }
 
-    /// What a run is made of at present.
+    /// Looks up what a run is made of now.
     pub(crate) fn look_up(&mut self, run: RunId) -> Vec<Part> {
         self.kept(run);
         self.parts_from(self.run(run).map(|(_, m)| {
@@ -480,9 +479,9 @@ impl Aliases {
         }))
     }
 
-    /// The parts, from high to low addresses, that extents come from that are to be a run, or were
-    /// one: they, and their present places and addresses, and the free regions around them, where
-    /// those are known.
+    /// The parts, from high to low addresses, of extents that are to be a run, or were one. Each
+    /// extent comes with its present place and address, and the free region around it, if those are
+    /// known.
     pub(crate) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         for (first, (Extent { size, .. }, place)) in (0..).zip(extents) {
@@ -503,8 +502,7 @@ impl Aliases {
         parts
     }
 
-    /// Checks that a run's parts are what they were said to be, as far as the runs they name are
-    /// still there.
+    /// Checks a run's parts against the runs they name, as far as those still exist.
     pub(crate) fn validate_parts(&self, run: RunId, parts: &[Part]) -> Result<(), String> {
         let (start, _, len) = self.bounds(run);
         let mut in_order: Vec<&Part> = parts.iter().collect();

@@ -5,13 +5,13 @@ use std::ops::Range;
 /// Positions of a word.
 const WORD: usize = u64::BITS as usize;
 
-/// A set of positions below a length that is given when it is made.
+/// A set of positions in a list of fixed length.
 ///
-/// Invariant: no position from the length on is in it.
+/// Invariant: no position beyond that length is in it.
 #[derive(Debug, Default)]
 pub(crate) struct Bits(Box<[u64]>);
 
-/// The words that the positions of a range are in, by number, with what of them is in each.
+/// The words the positions of a range are in: number, and mask of the positions.
 #[inline]
 fn words(Range { start, end }: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (start / WORD..end.div_ceil(WORD)).map(move |w| {

@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 /// One dedicated allocation, by the pointer handed out.
 ///
-/// Addresses: `[va, va + mapped)` is mapped, while there is a handle,
-/// `[va + mapped, va + reserved)` is a guard.
+/// `[va, va + mapped)` is mapped while there is a handle; `[va + mapped, va + reserved)` is a
+/// guard.
 #[derive(Debug)]
 pub(crate) struct Dedicated {
     pub(crate) va: u64,
     pub(crate) mapped: u64,
     pub(crate) reserved: u64,
-    /// `None` of an evictable one that is elsewhere.
+    /// `None` while an evictable allocation has no memory.
     pub(crate) handle: Option<PhysHandle>,
-    /// Of an evictable one: who knows where its bytes are.
+    /// If evictable: the code that knows where its bytes are.
     pub(crate) guest: Option<Arc<dyn Guest>>,
-    /// Of an evictable one: a thread is copying, mapping or unmapping it.
+    /// If evictable: whether a thread is copying, mapping or unmapping it.
     pub(crate) moving: bool,
-    /// Of an evictable one: uses that were named when it was unpinned, the last of each lane.
+    /// If evictable: uses that were named when it was unpinned, the last of each lane.
     pub(crate) uses: Vec<Tag>,
     pub(crate) info: AllocInfo,
     pub(crate) lane: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Dedicated {
     pub(crate) separate: bool,
     pub(crate) align: u64,
     pub(crate) scope: Option<Arc<Scope>>,
-    /// Whether its memory is its own: not if it was imported.
+    /// Whether the pool counts its memory: not if it is imported or evictable.
     pub(crate) counts: bool,
     pub(crate) receipt: Option<Box<dyn Receipt>>,
 }
@@ -44,7 +44,7 @@ impl Dedicated {
 }
 
 /// A freed dedicated allocation that the device may still be using, or whose addresses are kept
-/// from being handed out again. Of one that is only kept, nothing is mapped: `mapped` is 0, and
+/// from being handed out again. If only addresses are kept, nothing is mapped: `mapped` is 0, and
 /// there is no handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Grave {
@@ -59,8 +59,8 @@ pub(crate) struct Grave {
     pub(crate) busy: bool,
 }
 
-/// Who moves the bytes of an evictable allocation. The pool lets go of it when the allocation ends,
-/// with no lock held.
+/// Moves the bytes of an evictable allocation. The pool drops it when the allocation ends, with no
+/// lock held.
 pub trait Guest: Send + Sync + Debug {
     /// The allocation has ended; called once, with no lock of the pool held.
     fn gone(&self);

@@ -12,7 +12,7 @@ pub(crate) struct Extent {
     pub(crate) id: u32,
 }
 
-/// An extent where it is now, and what the table of aliases calls that.
+/// An extent where it is now, and the place of its alias there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) extent: Extent,
@@ -32,7 +32,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// None yet, of a pool with pages of this size (a power of two).
+    /// No extents yet, for a pool with pages of this size (a power of two).
     pub(crate) fn of_pages(page: u64) -> Extents {
         Extents { pages: Pages::new(page), ..Extents::default() }
     }
@@ -51,8 +51,8 @@ impl Extents {
         self.len += len;
     }
 
-    /// Inserts the `len` extents again that once were inserted here together, none of which is here
-    /// now. `false`, and nothing has happened, when they are not known any more.
+    /// Puts back the `len` extents that were once inserted here together and have all left. If they
+    /// are not known any more, does nothing and returns `false`.
     pub(crate) fn put_back(&mut self, addr: u64, end: u64, len: usize) -> bool {
         let done = self.pages.put_back(addr, end, len);
         if done {
@@ -68,16 +68,16 @@ impl Extents {
         self.bytes -= end - addr;
     }
 
-    /// Bytes of the extents that lie wholly in `[addr, end)`, a part of one span that does not end
-    /// there. Looks at where extents start, and not at the extents: those are elsewhere in memory.
+    /// Bytes of the extents wholly in `[addr, end)`, a part of one span that goes on behind it.
+    /// Reads only where extents start, because the extents are elsewhere in memory.
     pub(crate) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
         let page = self.page();
-        // The page that `addr` lies in may have its start before it.
+        // The page around `addr` may start before it.
         let from = addr.next_multiple_of(page);
         if from >= end {
             return 0;
         }
-        // One ends where the next one starts.
+        // An extent ends where the next one starts.
         let stop = match end.is_multiple_of(page) && self.pages.first(end, end + page).is_some() {
             true => Some(end),
             false => self.pages.last(from, end),
@@ -100,13 +100,13 @@ impl Extents {
         self.pages.iter().map(|(addr, m)| (addr, m.extent))
     }
 
-    /// Those that lie wholly in `[addr, end)`: the ones that could move if that range is free.
+    /// The extents wholly in `[addr, end)`, which could move if that range is free.
     pub(crate) fn within(&self, addr: u64, end: u64) -> impl Iterator<Item = (u64, Mapped)> + '_ {
-        // The page that `addr` lies in may have its start before it.
+        // The page around `addr` may start before it.
         self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
     }
 
-    /// Checks the invariants written above that do not take the regions to check.
+    /// Checks the invariants above, except those that involve regions.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
         let as_found = (len, bytes) == (self.len, self.bytes);

@@ -8,28 +8,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Distance kept between spans while addresses last, bytes.
 const SPACING: u64 = 4 << 30;
 
-/// So many ranges rest at most: each costs a page of the index.
+/// The most ranges that rest: each costs a page of the index.
 const RESTING: usize = 256;
 
-/// And no more than one part in so many of all addresses.
+/// No more than one part in this many of all addresses rests.
 const RESTING_SHARE: u64 = 8;
 
 /// Unmapped addresses, all multiples of the granularity.
 ///
 /// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes
 /// neither overlap nor touch within a root; every hole lies in one root; `total` is the sum of
-/// their lengths. Kept addresses are holes that only who names their end takes, from their start:
-/// they are in `kept` alone, and counted in `total`. Those that rest are in `resting` alone,
-/// counted in `total` too; `resting_bytes` is their sum.
+/// their lengths. Kept addresses are holes that are taken only from their start, by a caller that
+/// names their end; they are in `kept` alone, and counted in `total`. Resting addresses are in
+/// `resting` alone, and counted in `total`; `resting_bytes` is their sum.
 #[derive(Default)]
 pub(crate) struct Holes {
     /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.
     roots: BTreeMap<u64, u64>,
     by_addr: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
-    /// By their end.
+    /// Kept addresses, by their end.
     kept: BTreeMap<u64, Kept>,
-    /// `(start, length)`, the longest there first.
+    /// Resting addresses as `(start, length)`, those that have rested longest first.
     resting: VecDeque<(u64, u64)>,
     resting_bytes: u64,
     total: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Holes {
 #[derive(Clone, Copy)]
 struct Kept {
     start: u64,
-    /// Bytes in front of it that were taken and may be given back yet: nothing stays mapped there.
+    /// Bytes in front of `start` that were taken and may still be given back, unmapped.
     taken: u64,
 }
 
@@ -95,7 +95,7 @@ impl Holes {
         Some(start)
     }
 
-    /// What is left of the addresses kept up to `end` is a hole like any other.
+    /// Makes what is left of the addresses kept up to `end` an ordinary hole.
     pub(crate) fn unkeep(&mut self, end: u64) {
         let kept = self.kept.remove(&end).filter(|k| k.start < end);
         if let Some(Kept { start, .. }) = kept {
@@ -116,8 +116,8 @@ impl Holes {
         fits
     }
 
-    /// What was taken of the addresses kept up to `end` is in use: an ordinary hole once it is
-    /// given back. None are left when all were taken.
+    /// Notes that what was taken of the addresses kept up to `end` is in use: given back, it
+    /// becomes an ordinary hole. If all were taken, none stay kept.
     pub(crate) fn taken_for_good(&mut self, end: u64) {
         if let Some(k) = self.kept.get_mut(&end) {
             k.taken = 0;
@@ -165,7 +165,7 @@ impl Holes {
     pub(crate) fn give(&mut self, start: u64, len: u64) {
         if let Some((_, k)) = self.kept.range_mut(start + len..).next() {
             if k.start == start + len && k.taken >= len {
-                // What could not be mapped there is kept again.
+                // Addresses that could not be mapped are kept again.
                 *k = Kept { start, taken: k.taken - len };
                 self.total += len;
                 return;
@@ -189,9 +189,9 @@ impl Holes {
         self.insert(start, len);
     }
 
-    /// Like [`Self::give`], of memory that others may know by its addresses, such as NCCL, which
-    /// forgets what it was told of them some calls after the memory has gone: they are handed out
-    /// again only after those that rest already, while there are others.
+    /// Like [`Self::give`], for addresses that others may still know, such as NCCL, which forgets
+    /// them only some calls after the memory has gone. While there are others, they are handed out
+    /// again only after all that rest already.
     pub(crate) fn rest(&mut self, start: u64, len: u64) {
         self.resting.push_back((start, len));
         (self.resting_bytes, self.total) = (self.resting_bytes + len, self.total + len);
@@ -199,7 +199,7 @@ impl Holes {
         while (self.resting.len() > RESTING || self.resting_bytes > most) && self.wake() {}
     }
 
-    /// The addresses that have rested longest are a hole like any other. `false` without any.
+    /// Makes the addresses that have rested longest an ordinary hole. `false` if none rest.
     fn wake(&mut self) -> bool {
         let Some((start, len)) = self.resting.pop_front() else { return false };
         (self.resting_bytes, self.total) = (self.resting_bytes - len, self.total - len);

@@ -2,14 +2,14 @@
 //! slot.
 //!
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are
-//! aligned to slots and own every slot they cover. The table has two levels: an 8 TiB reservation
-//! costs 24 KiB of host memory for the upper one, and for each 32 MiB of addresses that have been
-//! in use 4 KiB. Entries are atomics: `free` reads them with no lock held and checks what it found
-//! under the heap's lock.
+//! aligned to slots and own every slot they cover. The table has two levels. For an 8 TiB
+//! reservation the upper one costs 24 KiB of host memory, and the lower one 4 KiB for each 32 MiB
+//! of addresses that have been in use. Entries are atomics: `free` reads them without a lock, and
+//! checks what it found under the heap's lock.
 //!
 //! Beside the entries lies a bit for each slot that says whether a block of 16 MiB or more starts
-//! there: for pointers into the middle of one, whose own slots say nothing. The bits of a page are
-//! a word, and a page is one heap's at a time, so who holds that heap's lock is its only writer.
+//! there, for pointers into the middle of one. The bits of a page are a word, and a page is one
+//! heap's at a time, so the holder of that heap's lock is the word's only writer.
 
 use crate::base::sync::{AtomicU64, AtomicUsize, OnceLock};
 #[cfg(not(loom))]
@@ -19,10 +19,10 @@ use std::sync::atomic::Ordering;
 /// Bytes per slot.
 pub(crate) const SLOT: u64 = 64 << 10;
 
-/// A pointer into a block that is smaller finds the start by its slots, bytes.
+/// The start of a block with fewer bytes is found by the slots in front of a pointer into it.
 const LARGE: u64 = 256 * SLOT;
 
-/// Slots that are known together to have been in use or not: 256 MiB of addresses in 32 KiB.
+/// Slots that share a bit for whether any was ever in use: 256 MiB of addresses in 32 KiB.
 const CHUNK_SLOTS: usize = 4096;
 
 /// Slots per second-level table: 16 GiB of addresses in 2 MiB.
@@ -121,7 +121,7 @@ impl Table {
     /// Notes whether a large block starts in a slot.
     fn set_large(&self, slot: usize, starts: bool) {
         let (word, bit) = (&self.large[slot >> self.group], 1 << (slot & ((1 << self.group) - 1)));
-        // No other thread writes it now.
+        // The heap's lock keeps other threads from writing this word.
         let before = word.load(Ordering::Relaxed);
         word.store(if starts { before | bit } else { before & !bit }, Ordering::Release);
     }
@@ -131,7 +131,7 @@ impl Table {
         self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 1
     }
 
-    /// The last of the slots up to this one, in its chunk, in which a large block starts; also how
+    /// The last slot up to this one, in its chunk, in which a large block starts. Also returns how
     /// many words of bits were looked at.
     fn last_large(&self, slot: usize) -> (Option<usize>, usize) {
         let first = slot / CHUNK_SLOTS * CHUNK_SLOTS;
@@ -147,7 +147,7 @@ impl Table {
     }
 }
 
-/// What loom knows of: only of its own words.
+/// Words that loom can follow.
 #[cfg(loom)]
 struct Words(Box<[AtomicU64]>);
 
@@ -184,7 +184,7 @@ impl Root {
     /// The table of this number, made now unless another thread just has.
     #[cold]
     fn new_table(&self, number: usize) -> &Table {
-        // The last one may have fewer slots.
+        // The last table may have fewer slots.
         let slots = (self.len.div_ceil(SLOT) as usize - number * TABLE_SLOTS).min(TABLE_SLOTS);
         self.tables[number].get_or_init(|| Table::new(slots, self.group))
     }
@@ -199,7 +199,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// None yet, of a pool with pages of this size (a power of two).
+    /// No reservations yet, for a pool with pages of this size (a power of two).
     pub(crate) fn of_pages(page: u64) -> Index {
         // No more slots a word than a page has, as neighbouring pages may be different heaps'.
         let group = (page / SLOT).checked_ilog2().unwrap_or(0).min(u64::BITS.ilog2());
@@ -230,7 +230,7 @@ impl Index {
 
     #[inline(always)]
     fn root(&self, addr: u64) -> Option<&Root> {
-        // Most pools have one.
+        // Most pools have one root.
         match self.roots[0].get() {
             Some(first) if first.has(addr) => Some(first),
             _ => self.other_root(addr),
@@ -278,8 +278,7 @@ impl Index {
         }
     }
 
-    /// Sets the slot of a block of so many bytes that starts at `addr`. The caller has its heap's
-    /// lock, here and in the next two.
+    /// Sets the slot of a block of `bytes` that starts at `addr`. The caller has its heap's lock.
     #[inline(always)]
     pub(crate) fn block_begins(&self, addr: u64, bytes: u64, e: Entry) {
         self.set(addr, e);
@@ -288,7 +287,7 @@ impl Index {
         }
     }
 
-    /// The block of so many bytes at `addr` was freed.
+    /// Notes that the block of `bytes` at `addr` was freed. The caller has its heap's lock.
     #[inline(always)]
     pub(crate) fn block_ends(&self, addr: u64, bytes: u64) {
         self.set(addr, Entry::Freed { offset: addr % SLOT });
@@ -297,7 +296,7 @@ impl Index {
         }
     }
 
-    /// The block at `addr` has become larger or smaller, bytes.
+    /// Notes the bytes of a resized block at `addr`. The caller has its heap's lock.
     pub(crate) fn block_resized(&self, addr: u64, before: u64, after: u64) {
         if (before >= LARGE) != (after >= LARGE) {
             self.set_large(addr, after >= LARGE);
@@ -314,9 +313,9 @@ impl Index {
     }
 
     /// What `addr` is in, if it is in anything: the nearest slot at or before its own that holds a
-    /// slab, a dedicated allocation or a block's start, as far as that may reach to `addr`. For
-    /// error texts and interior pointers, not for the hot path: for one into a block of 16 MiB or
-    /// more it looks at 256 slots, and at a word for each page behind the start.
+    /// slab, a dedicated allocation or the start of a block that may reach to `addr`. For error
+    /// texts and interior pointers, not for the hot path: in a block of 16 MiB or more it looks at
+    /// 256 slots, and at a word for each page behind the start.
     pub(crate) fn find_back(&self, addr: u64) -> Option<Entry> {
         self.count_back(addr).0
     }
@@ -327,7 +326,7 @@ impl Index {
         let table = |slot: usize| root.tables.get(slot / TABLE_SLOTS).and_then(OnceLock::get);
         let at = ((addr - root.base) / SLOT) as usize;
         let mut looks = 0;
-        // What is smaller than a large block starts in one of these.
+        // A smaller block starts in one of these.
         for slot in (at.saturating_sub((LARGE / SLOT) as usize)..=at).rev() {
             looks += 1;
             let entry =

@@ -1,16 +1,16 @@
-//! What starts at a page: a table by address, for what a stitch or a flip touches by the dozen.
+//! A table of what starts at each page, for entries that a stitch or a flip touches by the dozen.
 //!
 //! A leaf covers 64 pages with a bit for each, so a whole range of entries is taken out, or put
-//! back as it was, a word at a time: what is at an address returns there much more often than
-//! something else does.
+//! back as it was, a word at a time. An entry returns to an address much more often than another
+//! comes there.
 
 use rustc_hash::FxHashMap;
 
 /// Pages per leaf: 128 MiB of addresses, for pages of 2 MiB.
 const LEAF_PAGES: u64 = 64;
 
-/// Leaves from which on a table that is full loses the empty ones; up to there they stay, as spans
-/// come and go at the same addresses.
+/// A full table of this many leaves drops the empty ones. A smaller one keeps them, as spans come
+/// and go at the same addresses.
 const SPARE_LEAVES: usize = 4096;
 
 /// The pages `first` to `last` of a leaf, as a mask.
@@ -20,9 +20,9 @@ fn mask(first: u64, last: u64) -> u64 {
 
 /// What starts at the pages of a leaf.
 struct Leaf<T> {
-    /// One bit per page: whether there is an entry,
+    /// One bit per page: whether there is an entry.
     here: u64,
-    /// and whether there was one last, which is still in `entries`: one that is `here` is.
+    /// One bit per page: whether `entries` still has the last entry there. Includes all of `here`.
     known: u64,
     entries: Box<[T]>,
 }
@@ -46,7 +46,7 @@ impl<T: Copy> Pages<T> {
         Pages { bits: page.trailing_zeros(), leaves: FxHashMap::default() }
     }
 
-    /// A leaf, made now if it does not exist yet; `fill` is in the entries that are not looked at.
+    /// A leaf, made now if it does not exist yet. `fill` fills entries that are never read.
     fn leaf(&mut self, number: u64, fill: T) -> &mut Leaf<T> {
         if self.leaves.len() == self.leaves.capacity() && self.leaves.len() >= SPARE_LEAVES {
             self.leaves.retain(|_, l| l.here != 0);
@@ -104,7 +104,7 @@ impl<T: Copy> Pages<T> {
         }
     }
 
-    /// The same of the pages of one leaf.
+    /// Like [`Self::take_all`], for the pages of one leaf.
     #[inline]
     fn take_of(&mut self, number: u64, mask: u64) -> usize {
         self.leaves.get_mut(&number).map_or(0, |leaf| {
@@ -129,7 +129,7 @@ impl<T: Copy> Pages<T> {
         true
     }
 
-    /// Forgets what was in `[addr, end)` and is not there: other things will be.
+    /// Forgets entries that have left `[addr, end)`, because others will come there.
     pub(crate) fn forget(&mut self, addr: u64, end: u64) {
         for (number, mask) in self.split(addr, end) {
             if let Some(leaf) = self.leaves.get_mut(&number) {

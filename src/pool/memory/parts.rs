@@ -1,28 +1,28 @@
-//! Parts: where the extents of a run of aliases are, as far as they are neighbours there, too.
+//! Parts of a run of aliases, whose extents are also neighbours where they are now.
 
-/// Names a run for as long as it has aliases; its number may then be another's.
+/// Names a run while it has aliases. Afterwards its number may be another run's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunId {
     pub(crate) number: u32,
     pub(crate) born: u64,
 }
 
-/// For [`Part::from`]: its extents are in no run at present, but in stock.
+/// For [`Part::from`]: the extents are in stock, and in no run at present.
 pub(crate) const STOCK: u32 = u32::MAX;
 
 /// Neighbours in a run whose extents are neighbours in another run, too, or all in stock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Its addresses in the other run, which never change: not looked up there, as that is
-    /// elsewhere in memory. For the stock, 0 to its bytes.
+    /// Its addresses in the other run. They never change, so they are kept here: that run is
+    /// elsewhere in memory. For the stock, 0 to the part's bytes.
     pub(crate) there: (u64, u64),
-    /// When the other run was mapped,
+    /// When the other run was mapped.
     pub(crate) born: u64,
-    /// its number or [`STOCK`],
+    /// The other run's number, or [`STOCK`].
     pub(crate) from: u32,
-    /// and where the part starts there.
+    /// Where the part starts in the other run.
     pub(crate) at: u32,
-    /// Where it starts in the run that it is a part of.
+    /// Where it starts in the run it is a part of.
     pub(crate) first: u32,
     /// How many extents it has.
     pub(crate) len: u32,

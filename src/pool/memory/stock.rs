@@ -1,15 +1,14 @@
-//! The stock: physical memory that the pool holds and that has no address but, for a while,
-//! zombies.
+//! The stock: physical memory that the pool holds, with no address but dormant aliases.
 //!
 //! A heap that has run low and starts afresh (`remap/fresh_start.rs`) puts its free extents here.
-//! What it needs next is made up from them the way it would be created, sizes chosen for the
-//! requests that come.
+//! What it needs next is made up from them in the sizes in which it would be created, chosen for
+//! the requests that come.
 
 use crate::pool::memory::extent::{ladder, Extent};
 use crate::pool::order::{Order, Tag};
 use std::collections::BTreeMap;
 
-/// Entries of extents that are not here any more which a list may have whatever its length.
+/// How many entries of extents that have gone the lists may have, however short they are.
 const SPARE: usize = 64;
 
 /// Extents without an address, and when they were last used.
@@ -21,14 +20,14 @@ const SPARE: usize = 64;
 pub(crate) struct Stock {
     /// By the extent's number.
     slots: Vec<Option<Slot>>,
-    /// Size → extents of it, by number and stamp, the latest last. Those that are taken leave their
+    /// Size → its extents, by number and stamp, the latest last. An extent that is taken leaves its
     /// entry behind.
     classes: BTreeMap<u64, Vec<(u32, u64)>>,
     entries: usize,
     bytes: u64,
     len: usize,
     stamp: u64,
-    /// The least that `bytes` was since [`Self::take_unused`].
+    /// The least that `bytes` has been since [`Self::take_unused`].
     least: u64,
 }
 
@@ -76,7 +75,7 @@ impl Stock {
 
     /// When an extent here was last used.
     pub(crate) fn tag(&self, extent: Extent) -> Option<Tag> {
-        // Numbers are used again: another extent may have it by now.
+        // Numbers are reused: another extent may have this one by now.
         self.slot(extent.id).filter(|s| s.extent == extent).map(|s| s.tag)
     }
 
@@ -90,7 +89,7 @@ impl Stock {
         Some((extent, tag))
     }
 
-    /// What an entry stands for, if that is here still and has not come anew since.
+    /// The extent of an entry, if it has been here ever since.
     fn current(&self, &(number, stamp): &(u32, u64)) -> Option<&Slot> {
         self.slot(number).filter(|s| s.stamp == stamp)
     }
@@ -145,7 +144,7 @@ impl Stock {
         std::mem::replace(&mut self.least, self.bytes)
     }
 
-    /// All of it.
+    /// Every extent in stock.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Extent, Tag)> + '_ {
         self.slots.iter().flatten().map(|s| (s.extent, s.tag))
     }

@@ -21,8 +21,7 @@ struct Queues {
     created: u64,
 }
 
-/// As lazy as the order of its work allows: it does only what an event that is asked about waits
-/// for.
+/// As lazy as stream order allows: it only does work that a queried event waits for.
 pub(super) struct Device(Mutex<Queues>);
 
 impl Device {

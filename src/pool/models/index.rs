@@ -14,8 +14,7 @@ fn entry(n: u32) -> Entry {
     Entry::Block { heap: 1, region: n }
 }
 
-/// Fails when the tables of the second level are made with a `get` and a `set` that may come
-/// second.
+/// Fails when second-level tables are made with a `get` and then a `set`, which may come second.
 #[test]
 fn two_threads_that_need_one_table_share_it() {
     explore(|| {

@@ -131,8 +131,8 @@ fn markers_of_two_threads_stay_in_order() {
     });
 }
 
-/// What a lane's former stream freed is settled by no marker of the present one. Fails when
-/// `Order::pop_done` does not look at the barrier that a marker stands behind.
+/// No marker of a lane's present stream settles what its former stream freed. Fails when
+/// `Order::pop_done` does not look at the barrier a marker stands behind.
 #[test]
 fn a_lane_that_changes_hands_keeps_what_it_owes() {
     explore(|| {

@@ -135,8 +135,8 @@ fn an_exit_meets_the_frees_of_what_it_frees() {
     });
 }
 
-/// A finalizer that comes when the address may live again frees nothing of the new owner's. Fails
-/// when `Pool::free_found` frees what it finds at the address, whatever its id.
+/// A finalizer that comes late, when the address may be live again, frees nothing of the new
+/// owner's. Fails when `Pool::free_found` frees what it finds at the address, whatever its id.
 #[test]
 fn a_late_free_by_id_leaves_the_next_owner_alone() {
     let mut builder = loom::model::Builder::new();

@@ -1,31 +1,31 @@
 //! When the next marker is due.
 //!
 //! A marker costs more than a hit, so one stands for a batch of frees. Batches grow while no marker
-//! of theirs is asked for, and shrink when one is. There are two kinds: what a stream frees into
-//! other heaps, which wait for it ([`AwayBatch`]), and what it frees into its own, which only other
-//! streams may need one for ([`OwnBatch`]).
+//! is asked for, and shrink when one is. There are two kinds: a stream's frees into other heaps,
+//! which wait for it ([`AwayBatch`]), and its frees into its own heap, for which only other streams
+//! may need a marker ([`OwnBatch`]).
 
 use crate::base::size::MIB;
 use crate::base::sync::{AtomicU32, AtomicU64};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One marker stands for so many frees or bytes at first,
+/// At first, one marker stands for this many frees, or for [`BYTES`].
 const FREES: u64 = 16;
 
 const BYTES: u64 = 1 << 20;
 
-/// twice as many after so many markers that were not asked for, half as many whenever one is,
+/// Batches double after this many markers that were not asked for, and halve whenever one is.
 const UNASKED: u32 = 8;
 
-/// and so on, at most that many times.
+/// The most doublings.
 const DOUBLINGS: u32 = 6;
 
-/// Frees in a lane's order of memory that other streams' heaps wait for, since its last marker. On
-/// a line of its own: it is written when its neighbours are only read.
+/// A lane's frees into other streams' heaps since its last marker. On a cache line of its own: it
+/// is written when its neighbours are only read.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct AwayBatch {
-    /// A count, and bytes.
+    /// Frees so far: a count, and their bytes.
     frees: AtomicU64,
     bytes: AtomicU64,
     /// Batches marked that were not asked for.
@@ -33,9 +33,9 @@ pub(crate) struct AwayBatch {
 }
 
 impl AwayBatch {
-    /// Notes a free; whether it fills the batch. Of frees that threads note at the same moment one
-    /// may be lost, which puts the marker off by a free: adding for all of them would cost each as
-    /// much as the heap's lock.
+    /// Notes a free. Returns whether it fills the batch. If threads note frees at the same moment,
+    /// one may be lost, which delays the marker by one free. Adding up all of them would cost each
+    /// as much as the heap's lock.
     #[inline]
     pub(crate) fn note(&self, bytes: u64) -> bool {
         let frees = self.frees.load(Relaxed) + 1;
@@ -51,29 +51,29 @@ impl AwayBatch {
         due
     }
 
-    /// A marker was recorded: the next batch begins.
+    /// Begins the next batch, as a marker was recorded.
     pub(crate) fn marked(&self) {
         self.frees.store(0, Relaxed);
         self.bytes.store(0, Relaxed);
     }
 
-    /// A marker was asked for.
+    /// Halves the batch, as a marker was asked for.
     pub(crate) fn asked(&self) {
         let unasked = self.unasked.load(Relaxed);
         self.unasked.store(unasked.saturating_sub(UNASKED), Relaxed);
     }
 }
 
-/// Bytes of a stream's own frees that one marker stands for, at first,
+/// Bytes of a stream's own frees that one marker stands for at first.
 const OWN_BYTES: u64 = 64 * MIB;
 
-/// twice as many after so many markers that were not asked for,
+/// Batches double after this many markers that were not asked for.
 const OWN_UNASKED: u32 = 4;
 
-/// and so on, at most that many times: to 4 GiB.
+/// The most doublings: to 4 GiB.
 const OWN_DOUBLINGS: u32 = 6;
 
-/// What was freed in a heap's own order since the last marker.
+/// Frees in a heap's own order since the last marker.
 #[derive(Default)]
 pub(crate) struct OwnBatch {
     bytes: u64,
@@ -82,8 +82,8 @@ pub(crate) struct OwnBatch {
 }
 
 impl OwnBatch {
-    /// Notes bytes freed; whether it is time for a marker: one each time a batch is full and the
-    /// free has `named` a stream to record it on. Batches grow while no marker is asked for.
+    /// Notes bytes freed. Returns whether a marker is due: once a batch is full and the free has
+    /// `named` a stream to record it on. Batches grow while no marker is asked for.
     #[inline]
     pub(crate) fn is_due(&mut self, bytes: u64, named: bool) -> bool {
         self.bytes += bytes;
@@ -95,7 +95,7 @@ impl OwnBatch {
         due
     }
 
-    /// A marker was asked for: batches start small again.
+    /// Makes batches small again, as a marker was asked for.
     pub(crate) fn mark_sooner(&mut self) {
         *self = OwnBatch::default();
     }

@@ -6,10 +6,10 @@
 //! old number. A tag is *settled* once a marker of its lane with at least its epoch has completed;
 //! settled memory may be used by any stream with no wait.
 //!
-//! A free reads the open epoch with a plain load. It need not be more: the work that the free comes
-//! after was submitted before it, and the driver orders submissions to a stream and events recorded
-//! on it. Where the event came first, so did the closing of the epoch before it, and the free sees
-//! the new number; so a thread that reads the old number has submitted work that the event covers.
+//! A free reads the open epoch with a plain load, which is enough. The work the free comes after
+//! was submitted before it, and the driver orders submissions to a stream and events recorded on
+//! it. If the event came first, the epoch was closed before that, and the free sees the new number.
+//! So a thread that reads the old number has submitted work that the event covers.
 //!
 //! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
 //! not known (the stream it was used on is gone); only a context marker settles it. A context
@@ -30,21 +30,21 @@ use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
 
 impl Order {
-    /// What is freed to the context's lane may be in use on other devices: no context markers until
-    /// they have been waited for.
+    /// Notes that memory freed to the context's lane may be in use on other devices. No context
+    /// marker is recorded until those have been waited for.
     pub(crate) fn owe(&self) {
         self.owed.fetch_add(1, Relaxed);
         fence(SeqCst);
     }
 
-    /// Whether a wait for other devices is owed that has not ended yet.
+    /// Whether a wait for other devices is owed and has not ended yet.
     fn in_debt(&self) -> bool {
         self.paid.load(Acquire) < self.owed.load(Relaxed)
     }
 }
 
-/// On lines of its own: every free reads its lane's first fields, and neighbouring lanes are other
-/// threads'.
+/// One stream's lane, on cache lines of its own: every free reads its lane's first fields, and
+/// other threads use the neighbouring lanes.
 #[repr(align(128))]
 struct Lane {
     /// The open epoch, from 1.
@@ -58,10 +58,10 @@ struct Lane {
     barrier: AtomicU64,
     /// Epochs up to here are settled.
     done: AtomicU64,
-    /// Its stream cannot be named by others (a per-thread stream) or take a marker (one that is
-    /// being captured): only a context marker helps what waits for it.
+    /// Whether only a context marker settles its tags: other threads cannot name its stream (a
+    /// per-thread stream), or that cannot take a marker (a captured stream).
     unnamed: bool,
-    /// Another stream wants memory of this lane: the next free on it should record a marker.
+    /// Whether another stream wants memory of this lane: then the next free on it records a marker.
     wanted: AtomicBool,
     /// The stream's handle; per-thread streams share one.
     stream: AtomicUsize,
@@ -72,18 +72,18 @@ struct Lane {
     markers: Ranked<VecDeque<Marker>>,
 }
 
-/// With so many markers of the context pending, recording another first looks which are done.
+/// With this many context markers pending, recording another first looks which are done.
 const MANY_MARKERS: usize = 8;
 
-/// With so many markers of a lane pending, no more are recorded.
+/// With this many markers of a lane pending, no more are recorded.
 const MOST_MARKERS: usize = 256;
 
 /// An event on a lane's stream that closed an epoch.
 #[derive(Clone, Copy)]
 struct Marker {
     epoch: u64,
-    /// The lane's barrier when it was recorded: it says nothing about epochs up to there, so it
-    /// settles nothing before those are settled.
+    /// The lane's barrier when the marker was recorded. It says nothing about epochs up to there,
+    /// so it settles nothing before those are settled.
     behind: u64,
     event: EventHandle,
 }
@@ -106,12 +106,12 @@ pub(crate) struct Order {
     events: AtomicU64,
     /// How often `Order::owe` was called.
     owed: AtomicU64,
-    /// So many of these have been waited for. `paid <= owed`.
+    /// How many of these have been waited for. `paid <= owed`.
     paid: AtomicU64,
 }
 
 impl Order {
-    /// With at most so many lanes.
+    /// An order with room for this many lanes.
     pub(crate) fn new(dev: DeviceId, lanes: usize) -> Order {
         let order = Order {
             dev,
@@ -150,7 +150,7 @@ impl Order {
         Some(n as u32)
     }
 
-    /// Streams seen, the context's lane not counted.
+    /// Streams seen, without the context's lane.
     pub(crate) fn streams(&self) -> u64 {
         self.count.load(Acquire) - 1
     }
@@ -189,7 +189,7 @@ impl Order {
         self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.load(Acquire)))
     }
 
-    /// Whether the device has passed the tag, as far as is known without asking it.
+    /// Whether the device is known to have passed the tag.
     #[inline]
     pub(crate) fn settled(&self, tag: Tag) -> bool {
         tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(|l| tag.epoch() <= l.done.load(Acquire))
@@ -208,7 +208,7 @@ impl Order {
     }
 
     /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named
-    /// from here, or follows on one that is gone and that no context marker covers yet.
+    /// from here, or has followed one that is gone and that no context marker covers yet.
     pub(crate) fn only_context(&self, tag: Tag) -> bool {
         let gone = |l: &Lane| {
             let barrier = l.barrier.load(Acquire);
@@ -217,7 +217,7 @@ impl Order {
         tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
     }
 
-    /// The lane goes to another stream: what belongs to it so far needs a context marker.
+    /// Hands the lane to another stream. Everything freed on it so far needs a context marker.
     pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
         if let Some(l) = self.lane(lane) {
             // The identity changes before the barrier goes up: a thread that sees an epoch behind
@@ -229,8 +229,8 @@ impl Order {
         }
     }
 
-    /// Whether memory with this tag may be used at once by the lane's present stream: it is later
-    /// in its own order.
+    /// Whether the lane's present stream may use memory with this tag at once, having freed it
+    /// itself.
     pub(crate) fn own(&self, tag: Tag, lane: u32) -> bool {
         tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
     }
@@ -243,7 +243,7 @@ impl Order {
         }
     }
 
-    /// Whether a marker was asked for; the answer is given once.
+    /// Whether a marker was asked for. A request is answered once.
     #[inline]
     pub(crate) fn take_want(&self, lane: u32) -> bool {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
@@ -255,10 +255,10 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
     }
 
-    /// Notes a free in the order of `lane` that another heap waits for; whether it is time for a
-    /// marker. One marker serves a batch: a record costs more than a hit (0.14 µs on an H200), and
-    /// all threads together get only five million a second. Batches grow while nobody asks for
-    /// their markers, and shrink when somebody does, who gets one at the next free.
+    /// Notes a free in the order of `lane` that another heap waits for. Returns whether a marker is
+    /// due. One marker serves a batch: a record costs more than a hit (0.14 µs on an H200), and all
+    /// threads together get only five million a second. Batches grow while nobody asks for markers.
+    /// A request shrinks them, and is met at the next free.
     pub(crate) fn due(&self, lane: u32, bytes: u64) -> bool {
         self.lane(lane).is_some_and(|l| l.away.note(bytes))
     }
@@ -274,18 +274,17 @@ impl Order {
         }
     }
 
-    /// Closes the open epoch of `lane` with a marker on `stream`, which the caller got from its
-    /// user in this very call and which is the lane's stream. `false` when the stream is being
-    /// captured: nothing can be recorded then; and when very many markers are pending: a later one
-    /// will do.
+    /// Closes the open epoch of `lane` with a marker on `stream`, which must be the lane's stream
+    /// and have been named in this very call. Returns `false`, and records nothing, if the stream
+    /// is being captured, or if very many markers are pending, as a later one will do.
     pub(crate) fn mark(&self, driver: &dyn Driver, lane: u32, stream: StreamHandle) -> Result<bool> {
         let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
         if driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
         let mut markers = lock(&l.markers);
-        // Those of the batches before: what is done gives its event back, and is known when memory
-        // is short.
+        // Earlier markers first: those that are done give their events back, and what they settle
+        // is known when memory is short.
         self.pop_done(driver, l, &mut markers)?;
         if markers.len() >= MOST_MARKERS {
             return Ok(false);
@@ -302,9 +301,10 @@ impl Order {
         Ok(true)
     }
 
-    /// Closes the open epoch of every lane with one context marker. `false` when a capture is known
-    /// to be in progress, the caller's stream is being captured or the legacy stream shows that
-    /// another one is, or the driver has no context markers: nothing was recorded then.
+    /// Closes the open epoch of every lane with one context marker. Returns `false`, and records
+    /// nothing, if a capture is known, the caller's stream is being captured, the legacy stream
+    /// shows that another one is, a wait for other devices is owed, or the driver has no context
+    /// markers.
     ///
     /// CUDA gives no way to see a capture on a non-blocking stream that no call names, and a
     /// context marker would invalidate it; so callers come here only when there is memory that
@@ -316,14 +316,14 @@ impl Order {
         self.mark_context_with(driver, stream, true)
     }
 
-    /// Like [`Self::mark_context`], but also when a capture was met whose end has not been seen: it
-    /// may have ended long ago, on a stream that is no longer used. To trim, and before a request
-    /// fails for lack of memory.
+    /// Like [`Self::mark_context`], but also while a capture is known whose end has not been seen:
+    /// it may have ended long ago, on a stream that is no longer used. For trims, and before a
+    /// request fails for lack of memory.
     pub(crate) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
         self.mark_context_with(driver, stream, false)
     }
 
-    /// `heed`: not while a capture was met whose end has not been seen.
+    /// `heed`: not while a capture is known whose end has not been seen.
     fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
         if self.may_be_capturing(driver, stream) || self.in_debt() {
             return Ok(false);
@@ -332,8 +332,8 @@ impl Order {
             self.poll_context(driver)?;
         }
         let mut captured = self.captures.lock();
-        // A thread that begins a capture through gpumem says so first, and waits here until the
-        // marker is recorded.
+        // A thread that begins a capture through gpumem announces it first, and waits here until
+        // the marker is recorded.
         if heed && !captured.is_empty() {
             return Ok(false);
         }
@@ -351,7 +351,7 @@ impl Order {
                 _ => Err(e),
             };
         }
-        // It worked, so no capture that was met before is in progress any more.
+        // It was recorded, so no capture that was met before is in progress any more.
         self.captures.none(&mut captured);
         for (lane, &epoch) in self.in_use().zip(&closed) {
             lane.by_context.fetch_max(epoch, AcqRel);
@@ -368,10 +368,11 @@ impl Order {
         stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY)
     }
 
-    /// Closes the open epoch of every lane; returns them, lane by lane.
+    /// Closes the open epoch of every lane. Returns them, lane by lane.
     fn close_all(&self) -> Vec<u64> {
         let closed = self.in_use().map(|l| l.epoch.fetch_add(1, AcqRel)).collect();
-        // A thread that owed before the epochs were closed may have read one of them.
+        // Pairs with the fence of `owe`: the caller sees the debt of any thread that read one of
+        // these epochs.
         fence(SeqCst);
         closed
     }
@@ -443,7 +444,7 @@ impl Order {
             return Ok(true);
         }
         if let Some(l) = self.lane(tag.lane()) {
-            // Of the same stream, which may have gone since: an event outlives its stream.
+            // A marker of the same stream, which may be gone: an event outlives its stream.
             let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
             let markers = lock(&l.markers);
             if let Some(m) = markers.iter().find(covers) {
@@ -461,7 +462,7 @@ impl Order {
     }
 
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
-    /// held. Where a capture stands in the way, only what has a marker is settled.
+    /// held. If a capture prevents that, settles only what has a marker.
     pub(crate) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
         let marked = self.mark_context_at_any_price(driver, stream)?;
         self.sync(driver)?;
@@ -474,8 +475,8 @@ impl Order {
         }
     }
 
-    /// What a context marker and a wait for it would do, where there is none: on a driver that has
-    /// none, or while a wait for other devices is owed.
+    /// Does what a context marker and a wait for it would do, if no marker can be recorded: on a
+    /// driver that has none, or while a wait for other devices is owed.
     pub(crate) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
         let closed = self.close_all();
         let owed = self.owed.load(Relaxed);
@@ -487,7 +488,7 @@ impl Order {
             lane.marked.fetch_max(epoch, AcqRel);
             lane.done.fetch_max(epoch, AcqRel);
         }
-        // Not before the wait has ended: until then nobody else may take it for done.
+        // Only after the wait: until then no other thread may take the debt for paid.
         self.paid.fetch_max(owed, AcqRel);
         Ok(())
     }
@@ -504,8 +505,8 @@ impl Order {
         self.poll_all(driver)
     }
 
-    /// The invariants written above [`Lane`], and that every event is spare or pending. Others may
-    /// record events meanwhile: they wait, and who has one in hand puts it away first.
+    /// Checks the invariants written above [`Lane`], and that every event is spare or pending.
+    /// Threads that record events meanwhile wait; one with an event in hand first puts it away.
     pub(crate) fn validate(&self) -> std::result::Result<(), String> {
         let lanes: Vec<_> = self.in_use().map(|l| (l, l.markers.lock_among_others())).collect();
         for (i, (l, markers)) in lanes.iter().enumerate() {
@@ -514,7 +515,7 @@ impl Order {
             ensure!(ordered, "lane {i}: done {done} <= marked {marked} < epoch {epoch} fails");
             ensure!(markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch), "lane {i}: markers out of order");
         }
-        // Markers of the context are recorded under this one.
+        // Context markers are recorded under this lock.
         let _captures = self.captures.lock_among_others();
         let context = self.context.lock_among_others();
         let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
@@ -552,7 +553,7 @@ mod tests {
             let tag = pool.order.tag(lane);
             assert!(pool.order.mark(&*host, lane, s).unwrap());
             pool.order.hand_over(lane, u64::MAX);
-            // The next stream's says nothing about the tag.
+            // The next stream's marker says nothing about the tag.
             assert!(pool.order.mark(&*host, lane, t).unwrap());
             assert!(!waits || pool.order.wait(&*host, tag, t).unwrap());
             assert!(!pool.order.wait(&*host, pool.order.tag(lane), t).unwrap(), "what no marker covers");

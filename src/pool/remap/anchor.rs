@@ -1,9 +1,8 @@
 //! Where a stitched run goes: next to free memory that has a part of the request already, if there
 //! is room there.
 //!
-//! Only what is missing is then mapped. So it pays to keep the ends of spans open: moves empty
-//! small regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what it
-//! saves.
+//! Then only the rest is mapped. So it pays to keep the ends of spans open: moves empty small
+//! regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what it saves.
 
 use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};
@@ -14,20 +13,19 @@ use std::cmp::Reverse;
 /// A free region at an end of a span, next to which a run is mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anchor {
-    /// [`NONE`] where the run goes to addresses kept for it with nothing free in front of them.
+    /// [`NONE`] if nothing free lies next to the run.
     pub(crate) region: u32,
     /// Where the run starts, or ends if it goes in front of the region.
     pub(crate) at: u64,
     pub(crate) in_front: bool,
     /// The end of the addresses kept for the heap, if the run goes there; else 0.
     pub(crate) kept: u64,
-    /// Bytes of the request that the region already holds.
+    /// Bytes of the request the region already holds.
     pub(crate) has: u64,
 }
 
 impl Anchor {
-    /// Where a run of `len` bytes starts; 0, where no addresses are, if there are not so many in
-    /// front.
+    /// Where a run of `len` bytes starts. 0, where no addresses are, if fewer lie in front.
     pub(crate) fn start(&self, len: u64) -> u64 {
         match self.in_front {
             true => self.at.saturating_sub(len),
@@ -51,8 +49,8 @@ impl Pool {
                 has > 0 && has < want.size && st.regions.is_edge(g.next) && core.holes.after(g.end()) >= lacks(has);
             may.then_some(Anchor { region: r, at: g.end(), in_front: false, kept: 0, has })
         };
-        // The addresses kept for a captured heap are behind what it has. A run starts where pages
-        // do, and no finer.
+        // The addresses kept for a captured heap lie behind what it has. The start of a run is
+        // aligned to a page and no further.
         let may_precede = st.private.is_none() && want.align <= self.page;
         let in_front = |r: u32| {
             let g = st.regions.get(r);
@@ -60,7 +58,8 @@ impl Pool {
             let may = open && core.holes.before(g.addr) >= lacks(g.size);
             may.then_some(Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size })
         };
-        // Regions of one bin differ little; the one at the lowest address of those that have most.
+        // Regions of one bin differ little. Of those that have most, take the one at the lowest
+        // address.
         let mut bins = st.regions.ready_bins_down();
         bins.find_map(|bin| {
             let both = bin.flat_map(|r| [behind(r), in_front(r)]).flatten();
@@ -68,7 +67,7 @@ impl Pool {
         })
     }
 
-    /// Behind what was last mapped anew, if that is still the end of a span and addresses follow.
+    /// Behind the last newly mapped run, if a span still ends there and enough addresses follow.
     pub(crate) fn growth_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let at = st.grown_to;
         let ends_there = st.private.is_none() && at.is_multiple_of(want.align) && st.regions.tail_at(at).is_some();
@@ -90,8 +89,8 @@ impl Pool {
         fits.then_some(Anchor { region, at, in_front: false, kept, has })
     }
 
-    /// How many addresses the heap may grow into at `at`, and the end of those kept for it if it is
-    /// of them, else 0.
+    /// How many addresses from `at` on the heap may grow into; and the end of those kept for it if
+    /// they start there, else 0.
     pub(crate) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
         let core = lock(&*self.core);
         match st.room {

@@ -1,39 +1,38 @@
 //! When a heap may map more instead of moving what it has: a question of renting or buying.
 //!
-//! Moving memory is rent: it is paid each time. Mapping more is a price that is paid once, in
-//! memory that others may want. A workload that repeats moves its memory once and takes it back for
-//! nothing after that, so it pays hardly any rent, and stays as tight as it was. One that does not
-//! repeat pays for ever. So rent earns the right to buy: with *peak* the most a heap has had live
-//! and *remapped* the bytes it has moved since it started,
+//! Moving memory is rent: it is paid each time. Mapping more is a price paid once, in memory that
+//! others may want. Work that repeats moves its memory once and then takes it back for nothing, so
+//! it pays hardly any rent, and stays as tight as it was. Work that does not repeat pays for ever.
+//! So rent earns the right to buy. Besides its slack, a heap may map this much beyond its *peak*,
+//! the most it has had live; *remapped* is what it has moved since it started:
 //!
 //! ```text
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
 //! ```
 //!
-//! is what the heap may map beyond its peak besides its slack. It buys no more than half of what is
-//! unused, where a reserve of the device or the limit, whichever is less, counts as used: with *free*
-//! what they leave, and *mapped* the heap's bytes,
+//! A heap buys no more than half of what is unused. A reserve of the device or of the limit,
+//! whichever is less, counts as used. *free* is what these leave, and *mapped* the heap's bytes:
 //!
 //! ```text
 //! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
 //! ```
 //!
-//! It is free memory like any other: moved, trimmed, and given up before a request fails. No peak
-//! stays above what is mapped once memory has been given back, and what a trim on demand has given
-//! back is to be earned again.
+//! What was bought is free memory like any other: moved, trimmed, and given up before a request
+//! fails. Once memory has been given back, no peak stays above what is mapped, and what a trim on
+//! demand has given back must be earned again.
 //!
-//! Heaps have their peaks at different times, so what each of them may map is more in all than the
-//! device needs. While other heaps hold as much free memory as is asked for, or 64 MiB and a
-//! quarter of it, growth also stays within the budget of all: with *peak* the most that they had
-//! live together when one of them ran short, *remapped* the bytes that all have moved, and *in
-//! flight* what is freed and the device has not passed, when it is asked just then,
+//! Heaps have their peaks at different times, so together they may map more than the device needs.
+//! While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter of it,
+//! growth also stays within the budget of all. *peak* is the most they had live together when one
+//! of them ran short, *remapped* what all have moved, and *in flight* the freed bytes that the
+//! device, asked just then, has not passed:
 //!
 //! ```text
 //! mapped <= peak + slack + min((remapped - FREE * peak) / RENT, peak * share) + in flight
 //! ```
 //!
-//! where the slack is the share of one heap and a part of each heap's least slack, and what is in
-//! stock counts as mapped. Beyond it a heap moves its own free extents, and then others'.
+//! The slack is the share of one heap and a part of each heap's least slack, and stock counts as
+//! mapped. Beyond the budget a heap moves its own free extents, and then others'.
 
 use crate::pool::heap::{Heap, HeapState};
 use crate::pool::order::Tag;
@@ -41,40 +40,39 @@ use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A heap may move so many times its peak before it earns anything: the first time that a workload
-/// is seen costs moves.
+/// Moving up to this many times its peak earns a heap nothing: a workload's first pass costs moves.
 const FREE: u64 = 2;
 
-/// So many bytes moved earn one.
+/// This many bytes moved earn one.
 const RENT: u64 = 4;
 
-/// One part in so many of the device is left to others.
+/// One part in this many of the device is left to others.
 const RESERVE: u64 = 16;
 
-/// Of a limit one part in so many is left, if that is less. With a sixteenth more requests were
+/// One part in this many of a limit is left, if that is less. With a sixteenth, more requests were
 /// refused at limits close to what is live.
 const RESERVE_OF_LIMIT: u64 = 8;
 
-/// All heaps together earn one part in so many of what each may, and one part in so many of each
-/// one's least slack counts: by experiment on a pipeline over three streams, whose heaps are never
-/// at their peaks together, and on 16 threads with a stream each, which should not take memory from
-/// each other for ever.
+/// All heaps together earn one part in this many of what each may. One part in [`FLOOR_TOGETHER`]
+/// of each one's least slack counts. By experiment on a pipeline over three streams, whose heaps
+/// are never at their peaks together, and on 16 threads with a stream each, which should not take
+/// memory from each other for ever.
 const EARNED_TOGETHER: u32 = 3;
 
 const FLOOR_TOGETHER: u64 = 2;
 
-/// What other heaps have free counts where it is the whole request, or one part in so many of it
-/// and much: pieces of a small request are not worth moving.
+/// Other heaps' free memory counts if it is the whole request, or one part in this many of it and
+/// [`MUCH_ELSEWHERE`]: pieces of a small request are not worth moving.
 const WORTH: u64 = 4;
 
-/// So many free bytes of other heaps are much, and worth a context marker.
+/// This many free bytes of other heaps are much, and worth a context marker.
 pub(crate) const MUCH_ELSEWHERE: u64 = 64 << 20;
 
-/// No more heaps than this have a least slack in the budget: others rest.
+/// The least slack of no more heaps than this counts in the budget: the others are idle.
 const MOST_FLOORS: u64 = 16;
 
-/// What was moved, as far as it counts once `mapped` bytes are left of what there was: as much as
-/// has earned what they are beyond the peak.
+/// How much of `remapped` still counts once `mapped` bytes are left: what it took to earn those
+/// beyond the peak.
 fn still_earned(remapped: u64, peak: u64, mapped: u64) -> u64 {
     let beyond = mapped.saturating_sub(peak);
     remapped.min(peak.saturating_mul(FREE).saturating_add(beyond.saturating_mul(RENT)))
@@ -95,15 +93,15 @@ impl Pool {
         peak > 0 && paid > peak.saturating_mul(FREE)
     }
 
-    /// Marks how far a request's stream has come; `None` where it cannot be marked.
+    /// Records a marker on a request's stream; `None` if that is impossible.
     pub(crate) fn mark_here(&self, want: Want) -> Option<Tag> {
         let here = self.order.tag(want.lane);
         let marked = self.order.mark(&*self.driver, want.lane, want.stream);
         matches!(marked, Ok(true)).then_some(here)
     }
 
-    /// Asks whether the device has passed what was marked before a move, which takes longer than
-    /// an idle device does.
+    /// Asks whether the device has passed a marker recorded before a move, which takes longer than
+    /// an idle device needs for that. If not, moves count from now on.
     pub(crate) fn look_whether_behind(&self, marked: Option<Tag>) {
         let passed = marked.is_some_and(|tag| {
             let asked = self.order.poll(&*self.driver, [tag.lane()]);
@@ -114,7 +112,8 @@ impl Pool {
         }
     }
 
-    /// Memory has been given back: what heaps once had live does not excuse mapping it again.
+    /// Lowers peaks to what is mapped, after memory was given back: what heaps once had live does
+    /// not excuse mapping it again.
     pub(crate) fn lower_peaks(&self) {
         for heap in self.all_heaps() {
             let mut st = heap.lock();
@@ -122,8 +121,8 @@ impl Pool {
         }
     }
 
-    /// Memory has been given back on demand: what was bought with it is to be earned again, and new
-    /// extents are as coarse as in a new pool.
+    /// Makes heaps earn again what they bought, after memory was given back on demand. New extents
+    /// are as coarse again as in a new pool.
     pub(crate) fn start_to_earn_anew(&self) {
         self.lower_peaks();
         for heap in self.all_heaps() {
@@ -139,8 +138,8 @@ impl Pool {
         c.behind_at.fetch_min(remapped, Relaxed);
     }
 
-    /// Bytes that may still be created: what the limit leaves, and on a device that has refused to
-    /// create some of late, what that has.
+    /// Bytes that may still be created: what the limit leaves, and no more than the device has free
+    /// if it has refused to create some of late.
     pub(crate) fn creatable(&self) -> u64 {
         let within = self.headroom();
         if !self.counters.device_is_full.load(Relaxed) {
@@ -158,8 +157,8 @@ impl Pool {
         by_right.max(earned(st.learnt.remapped, st.learnt.peak_live, self.options.earned_permille))
     }
 
-    /// What the budget of all heaps leaves for a growth, bytes, but for what is in flight. No limit
-    /// where other heaps do not hold `size` free bytes, or much and a part of it, in extents.
+    /// Bytes the budget of all heaps leaves for a growth, without what is in flight. No limit
+    /// unless other heaps hold `size` free bytes in extents, or a part of that which is much.
     pub(crate) fn budget(&self, heap: &Heap, st: &HeapState, size: u64) -> u64 {
         if self.heap_count.load(Relaxed) < 2 || !heap.is_ordinary(st) {
             return u64::MAX;
@@ -182,8 +181,8 @@ impl Pool {
         all.saturating_sub(self.mapped_now())
     }
 
-    /// Freed bytes that the device has not passed, as far as is known. What cannot be looked at
-    /// counts.
+    /// Freed bytes the device is not known to have passed. All free bytes of a heap that cannot be
+    /// looked at count.
     pub(crate) fn in_flight(&self, heap: &Heap, st: &HeapState, reach: usize) -> u64 {
         let of_others = self
             .others_with(heap, self.page)
@@ -192,8 +191,8 @@ impl Pool {
         st.in_flight(&self.order) + of_others.sum::<u64>()
     }
 
-    /// Bytes that a heap may map beyond its slack once a request of `size` is met: 0 where no
-    /// reserve would be left.
+    /// Bytes a heap may map beyond its slack once a request of `size` is met: 0 if no reserve would
+    /// be left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
         let most = self.entitled(st);
         if most == 0 {
@@ -224,7 +223,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is bought never costs more than the share, and has been paid for four times over.
+        /// What is bought is never more than the share, and has been paid for four times over.
         #[test]
         fn it_is_paid_for_and_bounded(remapped in 0u64..1 << 50, peak in 0u64..1 << 40, permille in 0u32..1000) {
             let e = earned(remapped, peak, permille);

@@ -2,7 +2,7 @@
 //!
 //! All driver calls that can fail come before the first change of the pool's own state, so a
 //! failure is undone by unmapping addresses that were never handed out. Moved extents stay mapped
-//! at their old addresses too, so that they can come back to them for nothing (`flip.rs`).
+//! at their old addresses too, so that they can return there for nothing (`flip.rs`).
 
 use crate::base::size::{human, MIB};
 use crate::base::sync::lock;
@@ -20,31 +20,31 @@ use crate::pool::types::{too_large, Want, NONE};
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A small heap that runs short grows by at least so much, bytes, where it may without moving: what
-/// is mapped for one request alone leaves the next one short.
+/// A small heap that runs short grows by at least this many bytes, if it may without moving: memory
+/// for one request alone leaves the next one short.
 const AHEAD: u64 = 64 * MIB;
 
-/// Not where that is a larger part of what the limit leaves than one in so many.
+/// But not by more than one part in this many of what the limit leaves.
 const AHEAD_SHARE: u64 = 8;
 
-/// Its extents are then no larger than this, or what the request has: they strand less.
-/// docs/adr/extent-sizes.md
+/// Its extents are then no larger than this, or than the request's, so that they strand less
+/// (docs/adr/extent-sizes.md).
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
-/// What is mapped for a request of no more than this goes behind what was mapped before it, bytes.
-/// Larger ones get spans of their own, at whose ends they can be continued.
+/// What is mapped for a request of at most this many bytes goes behind what was mapped before.
+/// Larger requests get spans of their own, which can be continued at their ends.
 const SMALL_GROWTH: u64 = 2 * MIB;
 
-/// A heap that only grows maps one part in so many of what it has at a time, for small requests,
-/// and at most its slack in bytes; a large one a part that its slack as a share allows, and at most
-/// so many bytes.
+/// For small requests, a heap that only grows maps one part in this many of what it has at a time,
+/// and at most its slack in bytes. A large one maps one part in [`LARGE_GROWTH_SHARE`], which its
+/// slack as a share allows, and at most [`LARGE_GROWTH`].
 const GROWTH_SHARE: u64 = 8;
 
 const LARGE_GROWTH_SHARE: u64 = 96;
 
 const LARGE_GROWTH: u64 = 128 * MIB;
 
-/// What became of a plan.
+/// The outcome of a plan.
 enum Outcome {
     /// With the request's own region, live, if it was cut out of the run.
     Done(Option<u32>),
@@ -74,15 +74,15 @@ impl Pool {
         }
     }
 
-    /// One try at a place. Done also when there is not enough memory: nothing has changed then.
+    /// One try at a place. `Done` even if memory does not suffice; then nothing has changed.
     fn stitch_at(&self, heap: &Heap, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
-        // Before other heaps' locks are taken: it looks into them.
+        // Before other heaps' locks are taken, because it looks into those heaps.
         let mut room = self.room(heap, st, want);
         let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want), false)?;
-        // What is captured does not run behind what its stream waits for now.
+        // A graph is not launched behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
         let movable = bytes_of(&sources) + lock(&*self.core).stock.bytes();
@@ -96,8 +96,7 @@ impl Pool {
             let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on
-                // the device. A stream that is being captured cannot wait for anything outside its
-                // capture.
+                // the device. A captured stream cannot wait for anything outside its capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
                     return Ok(Outcome::Done(None));
                 }
@@ -105,8 +104,8 @@ impl Pool {
                 (sources, others) = self.gather(heap, st, anchor, (need, Want { reach: usize::MAX, ..want }), true)?;
                 continue;
             };
-            // What is all new goes behind what was new before, so that a heap that only grows is
-            // one span.
+            // New memory goes behind the last new memory, so that a heap that only grows is one
+            // span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
             match self.carry_out(heap, st, &mut others, behind, &sources, &plan, (want, true)) {
                 Ok(Outcome::Done(cut)) => break cut,
@@ -120,7 +119,7 @@ impl Pool {
                 Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
                     room = Room { hard: 0, cheap: 0, floor: 0 };
                 }
-                // Nothing was to be created: it is mappings that the system has no more of.
+                // Nothing was to be created, so the system has run out of mappings.
                 Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
                     self.reap(usize::MAX)?;
                 }
@@ -134,10 +133,10 @@ impl Pool {
         Ok(Outcome::Done(cut))
     }
 
-    /// How much to map besides what is needed, bytes, as long as there is plenty: in a small heap
-    /// that runs short, and in one that has nothing to move for a small request. That grows by a
-    /// share of what it has, so that what a growth costs is spread over many requests. And the
-    /// largest extent for that.
+    /// The least to map, bytes, as long as there is plenty, and the largest extent for that. A
+    /// small heap that runs short maps ahead. So does one that has nothing to move for a small
+    /// request: it grows by a share of what it has, which spreads the cost of a growth over many
+    /// requests.
     pub(crate) fn ahead(&self, st: &mut HeapState, want: Want, only_grows: bool, room: Room) -> (u64, u64) {
         let fits = |bytes: u64, within: u64| bytes <= within && bytes <= room.hard / AHEAD_SHARE;
         let short = AHEAD.next_multiple_of(self.page);
@@ -163,9 +162,9 @@ impl Pool {
         (grown, grown.max(self.largest_extent(st, want.size)))
     }
 
-    /// What could move: the heap's own free extents, and where they do not suffice those of others
-    /// that the device has passed; with `unsettled`, also those it has not but that a marker
-    /// covers.
+    /// The extents that could move: the heap's own free ones, and if those do not suffice, others'
+    /// that the device has passed. With `unsettled`, also those that it has not passed but that a
+    /// marker covers.
     fn gather<'a>(
         &'a self,
         me: &Heap,
@@ -195,9 +194,9 @@ impl Pool {
         Ok((sources, others))
     }
 
-    /// Bytes that a heap may map beyond the most it has had live rather than move anything: more in
-    /// a small heap that runs short again and again, which would move memory all the time to save
-    /// what the device will not miss.
+    /// Bytes a heap may map beyond its peak rather than move anything. A small heap that runs short
+    /// again and again gets more: it would move memory all the time to save what the device will
+    /// not miss.
     fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
         st.note_short(size);
         match self.options.slack_floor {
@@ -206,12 +205,11 @@ impl Pool {
         }
     }
 
-    /// How much may be created for a request of `size` bytes. The slack is the heap's own and
-    /// counts from when it last started afresh, so that a workload that repeats is decided alike
-    /// each time.
+    /// How much may be created for a request. The slack is the heap's own and counts from its last
+    /// fresh start, so that work that repeats is decided alike each time.
     fn room(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Room {
         let size = want.size;
-        // What waits for another stream is in use as far as this heap is concerned.
+        // For this heap, memory that waits for another stream is in use.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let bought = self.bought(st, size);
@@ -241,8 +239,8 @@ impl Pool {
         plan: &Plan,
         (want, cut): (Want, bool),
     ) -> Result<Outcome> {
-        // Other streams' memory that the device has not passed: this stream waits for it, on the
-        // device. A wait too many, should what follows fail, does no harm.
+        // This stream waits, on the device, for other streams' memory that the device has not
+        // passed. If a later step fails, that wait does no harm.
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let remapped = bytes_of(moves.iter().copied());
         let mut waited = false;
@@ -279,7 +277,7 @@ impl Pool {
         // From here on nothing fails: the driver has done its part.
         let mut order = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
         for (_, tag) in &supply.stocked {
-            // Of another lane only when settled.
+            // A tag of another lane is settled.
             order = if self.order.settled(*tag) { order } else { order.later(*tag) };
         }
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
@@ -314,9 +312,9 @@ impl Pool {
         Ok(Outcome::Done(region))
     }
 
-    /// Makes up the planned sizes out of the stock as far as possible. Before anything is created,
-    /// the device is asked about what other streams have left there: with a marker of the context
-    /// where that is much, as a stream that rests records none.
+    /// Makes up the planned sizes from the stock as far as possible. Before anything is created,
+    /// asks the device about what other streams have left there. If that is much, records a context
+    /// marker for it, as an idle stream records none.
     fn supply(&self, want: Want, sizes: &[u64]) -> Result<Supply> {
         let largest = sizes.first().copied().unwrap_or(self.page);
         let mut core = lock(&*self.core);
@@ -360,8 +358,8 @@ impl Pool {
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 
-    /// Maps more directly behind a live block until it has `size` bytes. `false` when the addresses
-    /// or the memory are not to be had there.
+    /// Maps more directly behind a live block until it has `size` bytes. `false` if the addresses
+    /// there, or the memory, cannot be had.
     pub(crate) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, size: u64, want: Want) -> Result<bool> {
         let g = st.regions.get(r);
         let (next, have, end) = (g.next, g.size, g.end());
@@ -379,7 +377,7 @@ impl Pool {
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
             let sources = self.sources(st, Some(anchor.region), |_| true);
             let room = self.room(heap, st, Want { size: need, ..want });
-            // A block that grows by little each time would be made of pages.
+            // Otherwise a block that grows by little each time would be made of pages.
             let only_grows = sources.is_empty() && st.private.is_none() && need <= SMALL_GROWTH;
             let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, room) {
                 (ahead, extent) if (need + 1..=addresses).contains(&ahead) => (ahead, extent),
@@ -406,10 +404,10 @@ impl Pool {
     }
 }
 
-/// The part of a stitch that cannot fail, the driver having done its part: `moves` leave their
-/// regions, and the run just mapped at `va`, which begins with them, becomes a ready region, last
-/// used at `order` or when they were. Returns the run's number and the region of the request that
-/// was to be cut out, if there was one and it fits.
+/// The part of a stitch that cannot fail, after the driver has done its part. `moves` leave their
+/// regions. The run just mapped at `va`, which begins with them, becomes a ready region, last used
+/// at `order` or when they were. With `cut`, the request is cut out of it if it fits. Returns the
+/// run's number and the request's region.
 #[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,
@@ -420,7 +418,7 @@ fn commit(
     (va, run): (u64, &[Extent]),
     (want, cut): (Want, bool),
 ) -> (RunId, Option<u32>) {
-    // A workload that repeats finds them there again when it wants the run back.
+    // Work that repeats finds them at the same places when it wants the run back.
     let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
     let parts = core.aliases.parts_from(run.iter().copied().zip(from));
     let mut pieces = pieces(moves);
@@ -439,13 +437,13 @@ fn commit(
     let (start, end, _) = core.aliases.bounds(id);
     if st.room.0 == start {
         core.holes.taken_for_good(st.room.1);
-        // Behind the last of the addresses kept it goes on where it can.
+        // Beyond the addresses kept for it, the heap grows where it can.
         st.room = (end, st.room.1.max(end));
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
-    // As a flip does it, so that regions have the same numbers when a flip does it again: the block
-    // is cut out of the run and of what is free next to it, and then the pieces leave their
-    // regions, if they do not lie next to the run themselves.
+    // In the order of a flip, so that regions have the same numbers when a flip does this again.
+    // First the block is cut out of the run and what is free next to it. Then the pieces leave
+    // their regions, unless one of them lies next to the run itself.
     let next_to = |p: &Neighbours| {
         p.heap == st.number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region))
     };
@@ -475,7 +473,7 @@ fn commit(
     (id, cut.map(|c| c.block))
 }
 
-/// The heap that a piece is in: `st`, or one of the others.
+/// The heap a piece is in: `st`, or one of the others.
 fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbours) -> &'a mut HeapState {
     match others.get_mut(&p.heap) {
         Some((_, guard)) => guard,

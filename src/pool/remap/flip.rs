@@ -1,10 +1,10 @@
-//! Flipping back: extents that are free return to addresses where they are mapped still, with no
-//! driver call.
+//! Flipping back: free extents return, with no driver call, to addresses where they are still
+//! mapped.
 //!
-//! A run of dormant aliases can be taken back when every one of its extents is wholly free in this
-//! heap, or in stock and of no other stream's unsettled order. What is looked at is the run that
-//! answered the same request at the same point before the heap last started afresh, so that a
-//! workload that repeats is answered alike each time.
+//! A run of dormant aliases can be taken back if every one of its extents is wholly free in this
+//! heap, or in stock and of no other stream's unsettled order. Only the run that answered the same
+//! request at the same point before the heap last started afresh is looked at, so that work that
+//! repeats is answered alike each time.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -15,8 +15,7 @@ use crate::pool::remap::sources::take_out_all;
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::Want;
 
-/// A run that can be taken back: what of it lies in this heap is in the regions that its parts
-/// name.
+/// A run that can be taken back. Its extents in this heap are in the regions its parts name.
 #[derive(Clone, Copy)]
 struct Free {
     /// How many extents lie in this heap: the others are in stock.
@@ -26,8 +25,8 @@ struct Free {
 }
 
 impl Pool {
-    /// Takes the run back that answered this request at this point the time before, if that can be.
-    /// Returns the request's own region, live.
+    /// Takes back the run that answered this request at this point last time, if possible. Returns
+    /// the request's own region, live.
     pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
@@ -37,8 +36,9 @@ impl Pool {
         Some(region)
     }
 
-    /// The same for a block that grows and lacks so many bytes: takes the run back that begins
-    /// where what is ready behind the block ends, and makes it ready. Returns whether there is one.
+    /// Like [`Self::flip_back`], for a block that lacks `lacks` bytes: takes the run back if it
+    /// begins at `at`, where the ready memory behind the block ends, and makes it ready. Returns
+    /// whether it did.
     pub(crate) fn flip_behind(&self, heap: &Heap, st: &mut HeapState, want: Want, at: u64, lacks: u64) -> bool {
         let Some(run) = st.learnt.memo.next(want).filter(|_| st.private.is_none()) else { return false };
         let mut core = lock(&*self.core);
@@ -51,8 +51,7 @@ impl Pool {
         true
     }
 
-    /// Whether a run can be taken back for a request. If so, the parts that are kept for it are
-    /// what it is made of.
+    /// Whether a run can be taken back for a request. If so, the parts kept for it are up to date.
     fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
@@ -64,8 +63,8 @@ impl Pool {
         found
     }
 
-    /// Takes a run back that [`Self::look_at`] has found free, and cuts the request out, if there
-    /// is one: returns its region, or else that of the run, which is ready.
+    /// Takes back a run that [`Self::look_at`] has found free, and cuts the request out, if any.
+    /// Returns the request's region, or else that of the run, which is ready.
     fn bring_back(
         &self,
         core: &mut Core,
@@ -117,8 +116,8 @@ impl Pool {
         region
     }
 
-    /// What to cut out of free regions of this heap, if all of the run is free and it has room for
-    /// the request.
+    /// Looks for all of a run in free regions of this heap and in stock, with room for the request.
+    /// Updates the regions that `parts` name.
     fn free_parts(
         &self,
         core: &Core,

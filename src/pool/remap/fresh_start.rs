@@ -1,8 +1,8 @@
-//! Starting afresh: what a heap that has run low after much stitching does, so that a workload that
-//! repeats finds memory as tight as the first time. Its free extents go into the stock and their
-//! addresses stay mapped, with no driver call; what it needs next is made up from the stock the way
-//! it would be created. Without that, a second run inherits large extents where it wants small
-//! ones, and the footprint creeps up.
+//! Starting afresh: a heap that has run low after much stitching puts its free extents into the
+//! stock, so that work that repeats finds memory as tight as the first time. Their addresses stay
+//! mapped, with no driver call. What the heap needs next is made up from the stock the way it would
+//! be created. Without that, a second run inherits large extents where it wants small ones, and the
+//! footprint creeps up.
 
 use crate::base::sync::lock;
 use crate::pool::heap::{Heap, HeapState};
@@ -10,12 +10,11 @@ use crate::pool::remap::sources::{sources_in, take_out_all};
 use crate::pool::state::Pool;
 
 impl Pool {
-    /// Called when a heap that has moved extents has run low: puts its wholly free extents into the
-    /// stock, if it has moved enough and that has paid. What is in use, and what waits for another
-    /// stream, stays where it is. The caller publishes.
+    /// Starts a heap that has run low afresh, if it has moved enough extents and that has paid:
+    /// puts its wholly free extents into the stock. What is in use, or waits for another stream,
+    /// stays where it is. The caller publishes.
     pub(crate) fn maybe_start_afresh(&self, heap: &Heap, st: &mut HeapState) {
-        // A small heap that runs short keeps what it has: it has been given room enough not to move
-        // any more.
+        // A small heap that runs short keeps what it has: it was given enough room to move no more.
         if st.private.is_some()
             || (self.options.slack_floor > 0 && st.runs_short())
             || !st.learnt.fresh_starts.decide(st.moves, st.extents.len() as u64)
@@ -43,8 +42,7 @@ impl Pool {
         st.regions.start_over();
         st.learnt.memo.restart();
         st.moves = 0;
-        // What has been earned by moving is kept while it is in doubt whether there will be less to
-        // move.
+        // What moving has earned is kept while it is in doubt whether there will be less to move.
         if !st.learnt.fresh_starts.is_in_doubt() {
             (st.learnt.peak_live, st.learnt.remapped) = (st.live_bytes + st.waiting_bytes, 0);
         }

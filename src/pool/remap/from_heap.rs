@@ -1,5 +1,4 @@
-//! Allocation from one heap, which is locked: a small object or a block, out of what is ready or by
-//! search.
+//! Allocation from one locked heap: a small object or a block, from ready memory or by search.
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{
@@ -12,7 +11,7 @@ use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// Allocates from a heap of the request's stream, which is locked.
+    /// Allocates from a locked heap of the request's stream.
     pub(crate) fn malloc_in(
         &self,
         heap: &Heap,
@@ -38,7 +37,7 @@ impl Pool {
         self.malloc_large_slow(heap, st, want, req)
     }
 
-    /// A small object, if the class has a free one; its address.
+    /// Takes a small object, if the class has a free one. Returns its address.
     #[inline]
     fn take_object(&self, heap: &Heap, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
         let Taken { slab, number, addr } = st.take_object(class, req.size)?;
@@ -48,7 +47,7 @@ impl Pool {
         Some(addr)
     }
 
-    /// What is to be known about a new block.
+    /// The facts to keep about a new block.
     #[inline(always)]
     pub(crate) fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
         Block {
@@ -80,8 +79,8 @@ impl Pool {
         let (mut st, region) = match self.find_region(heap, st, want, req, None) {
             Ok(answer) => answer.own()?,
             Err(e) if e.status == Status::OutOfMemory => {
-                // Less than a slab may be left, and other heaps lend blocks but no slabs. It is the
-                // same request still.
+                // Less than a slab may be left, and other heaps lend blocks but no slabs. The
+                // request has not failed yet.
                 self.counters.out_of_memory.fetch_sub(1, Relaxed);
                 let align = req.align.max(GRANULE);
                 let want = Want::new(SLOT, align, (req.stream, heap.lane));

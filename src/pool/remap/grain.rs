@@ -1,13 +1,13 @@
-//! The grain of a heap: how large the extents are that it creates.
+//! The grain of a heap: the size of the largest extents it creates.
 //!
-//! The driver's prices are per extent, so the first answer is few and large ones. But an extent
-//! moves only when all of it is free, and what is free beside a live block in the same extent is
-//! *stranded*. When a heap has to grow although its free bytes would have sufficed, stranded memory
-//! is the reason, and if that has become a noticeable share of the heap the grain is halved: what
-//! is created from then on strands half as much. Fine extents make every move dear, so that is done
-//! only where memory is scarce, or with [`PoolOptions::finer`](super::PoolOptions::finer). A large
-//! heap has a coarse grain, as its blocks are large for the most part, and what they strand is as
-//! small a part of it. docs/adr/extent-sizes.md has the experiment.
+//! The driver charges per extent, so a heap begins with few and large ones. But an extent moves
+//! only when all of it is free: memory that is free beside a live block in the same extent is
+//! *stranded*. When a heap has to grow although it has enough free bytes, stranded memory is the
+//! reason. If that has become a noticeable share of the heap, the grain is halved, and new extents
+//! strand half as much. Fine extents make every move dear, so this is done only where memory is
+//! scarce, or with [`PoolOptions::finer`](crate::pool::PoolOptions::finer). A large heap has a
+//! coarse grain: its blocks are mostly large, and strand no larger a part of it.
+//! docs/adr/extent-sizes.md has the experiment.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -16,23 +16,24 @@ use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Growth makes the grain finer when the heap then has more than this share, in 1/1000, beyond the
+/// Growth makes the grain finer if it takes the heap by more than this share, in 1/1000, beyond the
 /// most it has had live.
 const STRANDED_PERMILLE: u64 = 10;
 
-/// The grain becomes no finer than a live block's mean size divided by this: half an extent
-/// stranded at each end of one is a 48th then.
+/// The grain becomes no finer than the live blocks' mean size divided by this: half an extent
+/// stranded at each end of a block is then a 48th of it.
 const PIECES_OF_MEAN: u64 = 48;
 
-/// Memory is scarce where less than one part in so many of the device, or of the limit, is left.
+/// Memory is scarce if less than one part in this many of the device, or of the limit, is left.
 const SCARCE: u64 = 6;
 
-/// A heap of so many extents of [`PoolOptions::max_extent`](super::PoolOptions::max_extent) or more
-/// has a grain of twice that.
+/// A heap with as many bytes as this many extents of
+/// [`PoolOptions::max_extent`](crate::pool::PoolOptions::max_extent), or more, has a grain of twice
+/// that.
 const MANY: u64 = 1024;
 
 impl Pool {
-    /// The grain of a heap after so many halvings: a power of two, bytes.
+    /// The grain of a heap after `halved` halvings: a power of two, bytes.
     fn grain(&self, st: &HeapState, halved: u32) -> u64 {
         let most = self.options.max_extent;
         let doubled = u32::from(st.extents.bytes() / most.max(1) >= MANY);
@@ -42,7 +43,7 @@ impl Pool {
     /// The largest extent to create for a request of `size` bytes: a power of two.
     pub(crate) fn largest_extent(&self, st: &HeapState, size: u64) -> u64 {
         let mapped = self.mapped_now();
-        // The first request of all is nearly all there is, and nothing has shown how it will be cut
+        // The pool's first request is nearly all there is, and nothing has shown how it will be cut
         // up.
         let cap = if mapped == 0 && !st.learnt.ahead {
             self.options.first_extent
@@ -54,12 +55,12 @@ impl Pool {
         1 << cap.ilog2()
     }
 
-    /// Whether grains were made finer at a time when memory was scarce, and it is not any more.
+    /// Whether the grain was made finer while memory was scarce, and it is scarce no more.
     fn was_scarce(&self, st: &HeapState, growth: u64) -> bool {
         st.learnt.halved > 0 && !self.options.finer && !self.is_scarce(growth)
     }
 
-    /// Whether little would be left for anybody once `growth` bytes more are mapped: then memory
+    /// Whether little would be left for anybody once `growth` bytes more are mapped. Then memory
     /// counts for more than moves.
     fn is_scarce(&self, growth: u64) -> bool {
         let Ok(device) = self.driver.mem_info(self.dev) else { return true };
@@ -68,7 +69,7 @@ impl Pool {
     }
 
     /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a
-    /// request although so much of it could be moved as could.
+    /// request that moving all it can does not meet.
     pub(crate) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
         let stock = lock(&*self.core).stock.bytes();
         let after = st.extents.bytes() + growth;

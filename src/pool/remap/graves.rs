@@ -1,5 +1,4 @@
-//! Graves: freed dedicated allocations that the device may still be using, and giving their memory
-//! back.
+//! Graves: freed dedicated allocations the device may still be using, and giving their memory back.
 
 use crate::base::sync::lock;
 use crate::base::Result;
@@ -7,8 +6,8 @@ use crate::pool::memory::Grave;
 use crate::pool::state::Pool;
 
 impl Pool {
-    /// Unmaps and releases freed dedicated allocations that the device has passed. Returns the
-    /// bytes released.
+    /// Unmaps and releases freed dedicated allocations the device has passed. Returns the bytes
+    /// released.
     pub(crate) fn bury(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);
@@ -25,7 +24,7 @@ impl Pool {
         let mut released = 0;
         let mut done = Ok(());
         for g in ready {
-            // After a failure the rest stays where it was.
+            // After a failure the others stay where they were.
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
             let mut core = lock(&*self.core);
             let Some(grave) = core.graves.get_mut(&g.va) else { continue };
@@ -33,7 +32,7 @@ impl Pool {
             if done.is_err() {
                 continue;
             }
-            // Unmapped: the addresses are free, unless they are kept, whatever becomes of the
+            // It is unmapped. Its addresses are free, unless they are held, whatever becomes of the
             // handle.
             if grave.held {
                 grave.mapped = 0;

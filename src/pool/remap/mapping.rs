@@ -12,24 +12,24 @@ use crate::pool::types::too_large;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How many aliases a slow-path call unmaps at least when there are too many: finding them has its
+/// The fewest aliases that a slow-path call unmaps when there are too many: finding them has its
 /// price too.
 const REAP_BATCH: usize = 256;
 
 impl Pool {
-    /// Gives the pool's addresses back, of which none is mapped: the end of it.
+    /// Gives the pool's addresses back at its end. None of them is mapped.
     pub(crate) fn give_up_addresses(&self) -> Result<()> {
         let core = lock(&*self.core);
-        // Each is tried, whatever becomes of the others.
+        // All are tried, even if one fails.
         core.holes.roots().map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
     }
 
-    /// Takes addresses for a run: right at the first of `place` when that is given (`None` if there
-    /// is no room), out of those kept up to the second if that is not 0; else wherever there is
-    /// room.
+    /// Takes addresses for a run. `place` says where they must start, and the end of the kept
+    /// addresses they come from, or 0; `None` if there is no room there. Without it they may be
+    /// anywhere.
     pub(crate) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         match self.find_addresses(place, len, align) {
-            // Old addresses of moved extents may take up what there is.
+            // Old addresses of moved extents may have used up the others.
             Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
                 self.reap(usize::MAX)?;
                 self.find_addresses(place, len, align)
@@ -74,8 +74,8 @@ impl Pool {
         }
     }
 
-    /// Maps extents one after the other from `va` on, the created ones last; all of it, or nothing,
-    /// and then the `len` bytes of addresses are holes again.
+    /// Maps extents one after the other from `va` on, the created ones last. If that fails, nothing
+    /// stays mapped, and the `len` bytes of addresses are holes again.
     pub(crate) fn map_run(
         &self,
         va: u64,
@@ -139,8 +139,8 @@ impl Pool {
         })
     }
 
-    /// Unmaps addresses that were never handed out, so there is nothing to wait for; they are holes
-    /// again. If the driver will not, they are zombies, and unmapped some time later.
+    /// Unmaps addresses that were never handed out, so there is nothing to wait for, and makes them
+    /// holes again. If the driver refuses, they become zombies, which are unmapped later.
     pub(crate) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -157,8 +157,8 @@ impl Pool {
         done
     }
 
-    /// Drops a handle that the pool has no mapping for. If the driver will not, it is an orphan,
-    /// and dropped some time later.
+    /// Drops a handle that the pool has no mapping for. If the driver refuses, it becomes an
+    /// orphan, which is dropped later.
     pub(crate) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
         self.driver.phys_release(handle).inspect_err(|_| lock(&*self.core).orphans.push(handle))
     }
@@ -166,7 +166,7 @@ impl Pool {
     /// Drops the handles that could not be dropped before.
     pub(crate) fn drop_orphans(&self) -> Result<()> {
         let orphans = std::mem::take(&mut lock(&*self.core).orphans);
-        // Each is tried, whatever becomes of the others.
+        // All are tried, even if one fails.
         orphans.into_iter().map(|h| self.drop_handle(h)).fold(Ok(()), Result::and)
     }
 
@@ -189,7 +189,7 @@ impl Pool {
     }
 
     /// Unmaps dormant aliases that the caller claimed; their addresses become holes. After a
-    /// failure the rest is as it was before.
+    /// failure the others are as before.
     pub(crate) fn unmap_claims(&self, claims: &[Unmapping]) -> Result<()> {
         for (i, &c) in claims.iter().enumerate() {
             if let Err(e) = self.driver.unmap(c.addr, c.size) {
@@ -204,9 +204,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Unmaps some dormant aliases when there are more than the pool keeps: the longest unused that
-    /// the device has passed. Those of the caller's own stream that it has not passed get a marker,
-    /// and go another time.
+    /// Unmaps some dormant aliases if there are more than the pool keeps: the longest unused that
+    /// the device has passed. If it has not passed some of the caller's own stream, that stream
+    /// gets a marker, and they go another time.
     pub(crate) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {
@@ -227,7 +227,7 @@ impl Pool {
         done
     }
 
-    /// Asks the device about what the last uses of dormant aliases wait for.
+    /// Asks the device whether it has passed the last uses of dormant aliases.
     pub(crate) fn poll_aliases(&self) -> Result<()> {
         let lanes: BTreeSet<u32> = {
             let core = lock(&*self.core);
@@ -236,7 +236,7 @@ impl Pool {
         self.order.poll(&*self.driver, lanes)
     }
 
-    /// Unmaps dormant aliases that the device has passed, at most so many.
+    /// Unmaps dormant aliases that the device has passed, at most `most`.
     pub(crate) fn reap(&self, most: usize) -> Result<()> {
         self.reap_zombies()?;
         self.poll_aliases()?;

@@ -1,8 +1,8 @@
-//! Free memory of other heaps: taken over by the extent, where it is, or lent by the block.
+//! Free memory of other heaps: whole extents taken over where they are, or single blocks borrowed.
 //!
-//! Only memory that the device has passed, or that the very stream has freed. What has been in vain
-//! of late is tried less often (`heap/backoff.rs`), as it takes other heaps' locks, their threads'
-//! time, and questions to the device.
+//! Only memory that the device has passed, or that the request's own stream has freed. A step that
+//! has been in vain of late is tried less often (`heap/backoff.rs`), as it takes other heaps'
+//! locks, their threads' time, and questions to the device.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Backoff, Block, Heap, HeapState};
@@ -12,24 +12,24 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Extents that are one part in so many of what another heap has free may be taken even by a heap
-/// that lacks nothing.
+/// Even a heap that lacks nothing may take extents of one part in this many of what another heap
+/// has ready.
 const MODEST_SHARE: u64 = 8;
 
 /// How extents are taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Adoption {
-    /// As things are known to be, and no more than the heap lacks.
+    /// With no question to the device, and no more than the heap lacks or [`MODEST_SHARE`] allows.
     Known,
-    /// Once the device was asked, and whatever holds the request.
+    /// After asking the device, and whatever holds the request.
     AfterAsking,
 }
 
-/// What another heap had.
+/// Memory from another heap.
 pub(crate) enum Obtained {
-    /// Extents that are the heap's own now: a live region in them.
+    /// A live region in extents that are now the heap's own.
     Region(u32),
-    /// A block of the other heap, handed out.
+    /// A block that the other heap has handed out.
     Block(u64),
 }
 
@@ -43,8 +43,9 @@ impl Pool {
         Ok(st.settle(&self.order, &self.index))
     }
 
-    /// Sees to it that everything a heap waits for gets a marker: the request's stream at once,
-    /// other streams when they free next, and from the context what only that can settle.
+    /// Sees to it that everything a heap waits for gets a marker: from the request's stream at
+    /// once, from other streams when they free next, and from the context if only that can settle
+    /// it.
     pub(crate) fn ask_for_markers(&self, st: &HeapState, want: Want) -> Result<()> {
         let (mut context, mut own) = (false, false);
         for tag in st.unmarked(&self.order) {
@@ -82,9 +83,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves whole extents that hold the request out of another heap's free memory into this one,
-    /// where they are: nothing is mapped or unmapped. Only memory that the device has passed, which
-    /// it may be asked about first, or of the same stream. Returns whether it found any.
+    /// Moves whole extents that hold the request from another heap's free memory into this heap,
+    /// where they are: nothing is mapped or unmapped. Takes memory of the same stream, or that the
+    /// device has passed, which may be asked first. Returns whether it found any.
     fn adopt(
         &self,
         me: &Heap,
@@ -95,7 +96,7 @@ impl Pool {
     ) -> Result<bool> {
         for other in self.others_with(me, want.size).filter(|h| which(h)).take(want.reach) {
             let Some(mut from) = other.try_lock_open() else { continue };
-            // Nothing is taken for a capture that is not settled, and a slab's last use seldom is.
+            // A capture takes settled memory only, and a slab's last use has seldom settled.
             if from.live_bytes == 0 && !me.of_captures {
                 from.drop_empty_slabs(&self.order, &self.index);
             }
@@ -118,7 +119,7 @@ impl Pool {
         Ok(false)
     }
 
-    /// Neighbouring extents in one settled free region of a heap that together hold the request:
+    /// Neighbouring extents in one usable free region of a heap that together hold the request, of
     /// the fewest bytes.
     fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<Vec<Source>> {
         let mut best: Option<(u64, Vec<Source>)> = None;
@@ -144,14 +145,13 @@ impl Pool {
         best.map(|b| b.1)
     }
 
-    /// What a heap has less than it has had live and its least slack, bytes, a request included.
+    /// Bytes a heap lacks of the most it has had live, a request included, plus its least slack.
     fn lacks(&self, st: &HeapState, size: u64) -> u64 {
         (st.learnt.peak_live.max(st.live_bytes + size) + self.options.slack_floor).saturating_sub(st.extents.bytes())
     }
 
-    /// Other heaps' free memory as things are known to be, with no question to the device: by the
-    /// extent what the heap lacks itself, or else, with a `block` for it, a single block, which
-    /// stays the other heap's.
+    /// Takes other heaps' free memory with no question to the device: whole extents, if the heap
+    /// lacks them, or else, with a `block`, a single block, which stays the other heap's.
     pub(crate) fn take_known(
         &self,
         heap: &Heap,
@@ -173,7 +173,7 @@ impl Pool {
         Ok(taken)
     }
 
-    /// A block out of another heap's free memory: settled, or freed there by this very stream.
+    /// Borrows a block of another heap's free memory: settled, or freed there by this very stream.
     pub(crate) fn borrow(
         &self,
         me: &Heap,
@@ -196,10 +196,10 @@ impl Pool {
         })
     }
 
-    /// Memory that has a marker already is often ready within microseconds, sooner than anything
-    /// could be mapped. Asks the device a few times, unless that has been in vain of late. Returns
-    /// whether the request fits now: memory that has become ready and does not suffice is no reason
-    /// to map while more is on its way.
+    /// Asks the device a few times about markers already recorded, unless that has been in vain of
+    /// late: memory is often ready within microseconds, sooner than anything could be mapped. Goes
+    /// on after memory that does not suffice, while more is on its way. Returns whether the request
+    /// fits now.
     pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
         if queries == 0
@@ -225,15 +225,15 @@ impl Pool {
         Ok(false)
     }
 
-    /// Looks into other heaps for whole extents; into those of other streams not if that has been
+    /// Looks into other heaps for whole extents, but not into other streams' heaps if that has been
     /// in vain of late: it takes their locks, their threads' time, and questions to the device.
     pub(crate) fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
         if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
         }
         if st.private.is_some() {
-            // What captures before it left, where it is; anything else becomes part of its own
-            // range of addresses.
+            // It takes over, where it is, only what earlier captures left. Anything else is mapped
+            // into its own range of addresses.
             return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.of_captures);
         }
         if !st.vain.others.try_now() {
@@ -244,13 +244,14 @@ impl Pool {
         Ok(found)
     }
 
-    /// Before anything is mapped while other heaps hold a lot of free memory, or more than the
-    /// budget of all has: brings what is known of them up to date. One context marker says of
-    /// everything that was freed whether the device has passed it, on streams that rest or are
-    /// gone, too. It is left out where little is free elsewhere, once a capture was met, which the
-    /// marker could end, and if it has been in vain of late; not for a large request over the
-    /// budget, which costs more to map than the question. The shared heap asks wherever what waits
-    /// would do, and takes over what it finds. Returns what there is then.
+    /// Before anything is mapped, brings other heaps up to date, if they hold a lot of free memory
+    /// or the request is beyond the budget of all heaps. One context marker tells whether the
+    /// device has passed everything freed so far, on idle and dead streams too. The marker is left
+    /// out if little is free elsewhere, if a capture was ever met (the marker could invalidate it),
+    /// or if asking was in vain of late. A large request beyond the budget asks all the same, as
+    /// mapping costs more than asking. For the shared heap beyond the budget, enough is free
+    /// elsewhere once waiting memory and other heaps' would do together; it takes over what it
+    /// finds. Returns the memory found for the request.
     pub(crate) fn look_around(
         &self,
         heap: &Heap,
@@ -290,7 +291,7 @@ impl Pool {
             if shared {
                 self.take_settled(st, &mut of_other);
             }
-            // Of a hundred heaps the first that has enough will do.
+            // There may be a hundred heaps: the first that has enough will do.
             let enough = !shared
                 && of_other.regions.find(want.size, want.align, |r| self.usable(r.order, heap, want.lane)).is_some();
             other.publish(&of_other);

@@ -1,10 +1,10 @@
 //! A request that its heap has no room for: the ways to memory, cheapest first.
 //!
-//! What is mapped still where it was wanted before → other streams' memory that is known to be
-//! settled, taken over by the extent or borrowed by the block, with no driver call → what settles
-//! in a moment → what the device, when it is asked, has passed of other streams → stitch and grow
-//! (`extend.rs`) → what a context marker settles, then what the device settles when it is waited
-//! for, then free memory of every heap given back, each with all of the before → out of memory.
+//! Extents still mapped where they were wanted before → other streams' memory that is known to have
+//! settled, taken over in extents or borrowed in blocks, with no driver call → memory that settles
+//! in a moment → other streams' memory that the device, when asked, has passed → stitch and grow
+//! (`extend.rs`) → all of this again after a context marker, then after waiting for the device,
+//! then after giving back free memory of every heap → out of memory.
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
@@ -22,7 +22,7 @@ pub(crate) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// For a request without a block, which nothing can be borrowed for.
+    /// The region, for a request without a block, to which nothing can be lent.
     pub(crate) fn own(self) -> Result<(Locked<'a, HeapState>, u32)> {
         match self {
             Answer::Region(st, region) => Ok((st, region)),
@@ -41,10 +41,10 @@ impl Obtained {
 }
 
 impl Pool {
-    /// A live region for a request that the thread's heap had no object or block for: its own free
-    /// memory, what is still mapped elsewhere, other heaps' memory (with a `block` for it, also a
-    /// single block), and then by stitching and growing; gives free memory back everywhere and
-    /// waits for the device before it gives up.
+    /// A live region for a request that the thread's heap had no object or block for. Tries its own
+    /// free memory, runs that are still mapped, other heaps' memory (with a `block`, also by
+    /// borrowing), and then stitching and growing. Before it gives up, waits for the device and
+    /// gives free memory back everywhere.
     pub(crate) fn find_region<'a>(
         &self,
         heap: &'a Heap,
@@ -61,7 +61,7 @@ impl Pool {
                 return Ok(Answer::Region(st, r));
             }
             if attempt > 0 {
-                // What was in vain of late is worth a try now.
+                // Steps that were in vain of late are worth a try now.
                 st.vain = Vain::default();
                 want.reach = usize::MAX;
             }
@@ -76,13 +76,13 @@ impl Pool {
                 if let Some((shared, of_shared)) = self.enter_shared_heap()? {
                     match self.find_region(shared, of_shared, want, req, None).and_then(Answer::own) {
                         Ok((mut st, region)) => {
-                            // Numbered there: which of two neighbours is newer shows in one heap's
-                            // numbers only.
+                            // The id must be the shared heap's: only ids of one heap tell which of
+                            // two neighbours is newer.
                             let b = Block { id: st.new_id(), ..b };
                             return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
                         }
-                        // Whole extents were not enough; parts of them may be free here, or can be
-                        // borrowed. It is the same request still.
+                        // Whole extents were not enough, but parts of extents may be free here, or
+                        // be borrowed. The request has not failed yet.
                         Err(e) if e.status == Status::OutOfMemory => {
                             self.counters.out_of_memory.fetch_sub(1, Relaxed);
                         }
@@ -125,14 +125,15 @@ impl Pool {
             heap.publish(&st);
             drop(st);
             match attempt {
-                // Before anything is given back: what other streams have freed may do as it is.
+                // Before anything is given back: memory that other streams have freed may do as it
+                // is.
                 0 => {
                     if self.order.mark_context(&*self.driver, Some(want.stream))? {
                         self.order.poll_patiently(&*self.driver)?;
                     }
                 }
-                // Nor when another heap has as much: parts of extents can be lent, not given back.
-                // What nothing can be lent to does not wait for that.
+                // Giving back waits, too, if another heap has as much: parts of extents can be
+                // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap, want.size).next().is_none() => {}
                 1 | 3 => self.order.drain(&*self.driver, Some(want.stream))?,
                 2 | 4 => {
@@ -141,7 +142,7 @@ impl Pool {
                 }
                 _ => break,
             }
-            // Beside what is free already, an empty slab may be what the request lacks.
+            // An empty slab beside free memory may be what the request lacks.
             self.drop_empty_slabs();
             st = heap.lock();
             st.settle(&self.order, &self.index);

@@ -1,10 +1,10 @@
-//! The heap that all streams share: where large requests go once moving has shown that the heaps of
+//! The heap that all streams share. Large requests go there once moving has shown that the heaps of
 //! single streams are too narrow for them.
 //!
-//! A heap of each stream's own is the quickest for work that repeats. Where nothing repeats, what
-//! is free lies in as many pieces as there are streams, and no two of them ever join: with eight
-//! streams and the same sizes and lifetimes, requests moved fifty times as many extents as with
-//! one. So once all heaps together have paid more rent than a first pass costs,
+//! One heap per stream is the quickest for work that repeats. If nothing repeats, free memory lies
+//! in as many pieces as there are streams, and no two of them ever join: with eight streams and the
+//! same sizes and lifetimes, requests moved fifty times as many extents as with one. So once all
+//! heaps together have paid more rent than a first pass costs,
 //!
 //! ```text
 //! remapped since the device was last behind > FREE * peak        (remap/economy.rs)
@@ -20,10 +20,11 @@
 //!
 //! and its neighbours join whichever streams they were freed on.
 //!
-//! Where the device is behind the host that would be late, while a stream's own heap gives it back
-//! at once what it has freed. So rent counts from when the device was last seen behind: wherever
-//! something is moved, or the shared heap grows, a marker in front of it tells. And a stream that
-//! would move or map memory takes back first what it freed in the shared heap.
+//! If the device is behind the host, memory is ready late there, while a stream's own heap gives
+//! back at once what that stream freed. So rent counts from when the device was last seen behind: a
+//! marker in front of each move, and of each growth of the shared heap, tells. And once nothing is
+//! shared any more, a stream takes back what it freed in the shared heap before it moves or maps
+//! memory.
 //!
 //! docs/adr/shared-heap.md has the experiment.
 
@@ -35,7 +36,7 @@ use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::sync::atomic::Ordering::*;
 
-/// Memory of other heaps that is no more than one part in so many is hardly any.
+/// Memory of other heaps that is at most one part in this many of all is hardly any.
 const OF_OTHERS: u64 = 8;
 
 impl Pool {
@@ -44,15 +45,15 @@ impl Pool {
         want.size >= self.page && heap.is_ordinary(st) && self.has_paid_rent() && !self.has_nearly_all(st, want.size)
     }
 
-    /// Whether hardly any memory would be another heap's once a request of `size` is met: then it
-    /// moves no less in the shared heap, and does not find there what it had before.
+    /// Whether hardly any memory would be in other heaps once a request of `size` is met. Then it
+    /// would move no less in the shared heap, and not find there what it had before.
     fn has_nearly_all(&self, st: &HeapState, size: u64) -> bool {
         let own = st.extents.bytes() + lock(&*self.core).stock.bytes() + size;
         let all = self.mapped_now() + size;
         all.saturating_sub(own) <= all / OF_OTHERS
     }
 
-    /// Locks the shared heap, up to date. The caller holds no heap's lock.
+    /// Locks the shared heap and brings it up to date. The caller holds no heap's lock.
     pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_, HeapState>)>> {
         let Some(shared) = self.make_shared_heap() else { return Ok(None) };
         let mut st = shared.lock();
@@ -65,7 +66,7 @@ impl Pool {
         if self.shared_heap().is_none() {
             let _streams = lock(&*self.streams);
             if self.shared_heap().is_none() {
-                // Nobody can name its stream, as there is none: only the context vouches for it.
+                // It has no stream that could be named, so only the context vouches for it.
                 let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0)?;
                 self.shared.store(self.add_heap(lane, false)?.number, Release);
             }
@@ -87,9 +88,9 @@ impl Pool {
         }
     }
 
-    /// Once nothing is shared any more: takes the extents over that a heap's own stream freed in
-    /// the shared heap, where they are. In that stream's order they are free at once, while the
-    /// shared heap waits for the device. Returns whether there were any.
+    /// Takes over, where they are, the extents a heap's own stream freed in the shared heap, once
+    /// nothing is shared any more. In that stream's order they are free at once, while the shared
+    /// heap waits for the device. Returns whether there were any.
     pub(crate) fn take_back_own(&self, heap: &Heap, st: &mut HeapState) -> bool {
         let has_some = |s: &&Heap| s.number != heap.number && s.free.load(Relaxed) >= self.page;
         let Some(shared) = self.shared_heap().filter(has_some).filter(|_| !self.has_paid_rent()) else { return false };

@@ -20,7 +20,7 @@ impl Pool {
     }
 
     /// Moves free extents of one region, by address, from their heap to another one, where they
-    /// are: nothing is mapped or unmapped, and they are ready there.
+    /// are: nothing is mapped or unmapped. They are ready there.
     pub(crate) fn hand_on(&self, from: &mut HeapState, to: &mut HeapState, extents: &[Source]) {
         // From high to low addresses: what is left of a region before the cut keeps its number.
         extents.iter().rev().for_each(|s| take_out(from, s));
@@ -49,20 +49,20 @@ pub(crate) fn sources_in(st: &HeapState, region: u32) -> impl Iterator<Item = So
     })
 }
 
-/// What they add up to.
+/// Their bytes together.
 pub(crate) fn bytes_of<'a>(sources: impl IntoIterator<Item = &'a Source>) -> u64 {
     sources.into_iter().map(|s| s.extent.size).sum()
 }
 
-/// Takes the extents that tile `[addr, end)` of a free region out of their heap, region and all.
-/// The table of aliases has to be told.
+/// Takes the extents that tile `[addr, end)` of a free region out of their heap, and that part of
+/// the region. The caller tells the table of aliases.
 #[inline]
 pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u64) {
     from.extents.remove_all(addr, end);
     from.regions.take_out(region, addr, end);
 }
 
-/// Takes a wholly free extent out of its heap: region, extent and all.
+/// Takes a wholly free extent out of its heap, and that part of the region.
 pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
     take_out_all(st, s.region, s.addr, s.end());
     st.note_taken();
@@ -80,7 +80,7 @@ pub(crate) struct Source {
     pub(crate) neighbours: i32,
     pub(crate) addr: u64,
     pub(crate) extent: Extent,
-    /// What the table of aliases calls that address.
+    /// Its place in the table of aliases.
     pub(crate) place: AliasId,
     /// When the region was last used.
     pub(crate) tag: Tag,

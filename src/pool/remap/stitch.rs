@@ -1,10 +1,9 @@
 //! Which free extents to move, and what to create, so that a request finds one run of addresses.
 //!
-//! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, with the
-//! price of each way in view: moving an extent costs a map and a set-access, creating one a create
-//! besides, and what is created stays. So memory is moved rather than created, except while
-//! creating is no dearer and the heap stays within a small share of the most it has had live since
-//! it last started afresh.
+//! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, at their
+//! prices: moving an extent costs a map and a set-access; creating one costs a create besides, and
+//! what is created stays. So memory is moved rather than created, unless creating is no dearer and
+//! the heap stays within a small share of the most it has had live since it last started afresh.
 //!
 //! This file decides and touches nothing; `extend.rs` carries plans out.
 
@@ -20,15 +19,15 @@ pub(crate) struct Plan {
     pub(crate) creates: Vec<u64>,
 }
 
-/// How much may be created.
+/// How much may be created, bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// At most, by the limit and the device.
+    /// The most, by the limit and the device.
     pub(crate) hard: u64,
-    /// Without hurting utilisation: within the heap's slack.
+    /// The most that does not hurt utilisation: within the heap's slack.
     pub(crate) cheap: u64,
-    /// Rather than move anything: the heap is small, and what is moved once will be moved again and
-    /// again.
+    /// The most to create rather than move anything: the heap is small, and what is moved once will
+    /// be moved again and again.
     pub(crate) floor: u64,
 }
 
@@ -56,12 +55,12 @@ pub(crate) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], ro
     (missing <= room.hard).then_some(stitched)
 }
 
-/// Few sources that together have `need` bytes with little to spare, or all of them when they have
+/// Few sources that together have `need` bytes with little to spare, or all of them if they have
 /// less.
 ///
-/// Those with the least [`weight`] first as long as they fit; then, of those that are larger than
-/// the rest, the one with the most weight, as that is a small one, after which anything made
-/// superfluous is dropped.
+/// Takes those with the least [`weight`] first, as long as they fit. Then, of those larger than
+/// what is left, takes the one with the most weight, as that is a small one, and drops what this
+/// makes superfluous.
 fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sources.len()).collect();
     order.sort_by_cached_key(|&i| (weight(&sources[i]), sources[i].addr));
@@ -77,7 +76,7 @@ fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
             taken.push(i);
             left -= size;
         } else {
-            // Larger than what is left then, so than what is left in the end.
+            // Larger than what is left now, and so than what is left in the end.
             skipped = Some(i);
         }
     }
@@ -98,12 +97,11 @@ fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
     taken
 }
 
-/// What speaks against moving an extent: that it is small, as each costs the same; that there is
-/// more around it, as a large free region may hold a request or most of one as it is; and that its
-/// region has neighbours, as these may join it when they are freed, which a hole between them would
-/// prevent: 8^neighbours × size of the region ÷ (size of the extent)^1.9. By experiment:
-/// docs/adr/extent-sizes.md. Comparable as an integer: floats that are not negative are in the
-/// order of their bits.
+/// How much speaks against moving an extent: 8^neighbours × size of its region ÷ (its own
+/// size)^1.9, by experiment (docs/adr/extent-sizes.md). A small extent costs as much to move as a
+/// large one. A large free region may hold a request, or most of one, as it is. A region's
+/// neighbours may join it once they are freed, unless a hole is left between them. Comparable as an
+/// integer: floats that are not negative are in the order of their bits.
 fn weight(s: &Source) -> u64 {
     let (region, extent) = (s.region_size as f64, s.extent.size as f64);
     (8_f64.powi(s.neighbours) * region / extent.powf(1.9)).to_bits()

@@ -32,7 +32,7 @@ impl Pool {
         self.release_free(keep).map(|_| ())
     }
 
-    /// Slabs that nothing is in, as far as the device is known to be, become free memory.
+    /// Frees all slabs that are known to be empty.
     pub(crate) fn drop_empty_slabs(&self) {
         for heap in self.all_heaps() {
             let mut st = heap.lock();
@@ -56,7 +56,7 @@ impl Pool {
             Ok(m) => (m.total, format!("{} of {} free", human(m.free), human(m.total))),
             Err(e) => (u64::MAX, format!("memory not known ({})", e.message)),
         };
-        // Only what would help.
+        // Advises only what would help.
         let advice = match limit {
             _ if requested > total => "It is more than the whole device has: ask for less at a time",
             l if requested > l => "Raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
@@ -76,8 +76,8 @@ impl Pool {
         )
     }
 
-    /// Whether as much is free as was asked for, only not in whole extents: once everything that
-    /// could be was moved and given back, the rest lies beside live blocks.
+    /// Whether as much is free as was requested, only not in whole extents: after everything that
+    /// can move was moved and given back, the rest lies beside live blocks.
     pub(crate) fn is_stranded(&self, requested: u64) -> bool {
         let free = self.mapped_now().saturating_sub(self.live_now());
         let left = self.unmapped().unwrap_or(0);
@@ -86,8 +86,7 @@ impl Pool {
 }
 
 impl HeapState {
-    /// Bytes that have been ready all the time since the last call of this. Empty slabs become
-    /// ready now.
+    /// Bytes that have been ready all the time since the last call. Then makes empty slabs ready.
     fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
         let unused = self.least_ready;
         self.drop_empty_slabs(order, index);
@@ -97,15 +96,15 @@ impl HeapState {
 }
 
 impl Pool {
-    /// Releases wholly free extents that the device has passed until no more than `keep` bytes are
+    /// Releases wholly free extents the device has passed until no more than `keep` bytes are
     /// mapped. What the device may still be using stays; synchronise first to give everything back.
-    /// A stream capture in progress may be lost to it. Returns the bytes released.
+    /// May invalidate a stream capture in progress. Returns the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
         let _range = nvtx::range(c"trim", keep);
         if self.mapped_now() > keep || lock(&*self.core).aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
-            // Slabs go first: their memory is as old as the marker then.
+            // Slabs go first, so that the marker covers their memory too.
             self.drop_empty_slabs();
             if self.order.mark_context_at_any_price(&*self.driver, None)? {
                 self.order.poll_patiently(&*self.driver)?;
@@ -126,10 +125,10 @@ impl Pool {
         Ok(released)
     }
 
-    /// Gives back free memory that nothing has needed since the last call of this, until no more
-    /// than `keep` bytes of it stay. For a call at intervals: it records one context marker where
-    /// there is something to give back, and none while a capture is known. What the device has not
-    /// passed stays until the next time. Returns the bytes released.
+    /// Gives back free memory that nothing has needed since the last call, until no more than
+    /// `keep` bytes of it stay. For calls at intervals: records one context marker if there is
+    /// something to give back, and none while a capture is known. What the device has not passed
+    /// stays until the next time. Returns the bytes released.
     pub fn trim_unused(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
         let mut unused = Vec::new();
@@ -162,12 +161,12 @@ impl Pool {
         Ok(released)
     }
 
-    /// [`Self::trim`] without a marker of its own, and with only those old addresses unmapped that
-    /// stand in the way.
+    /// Like [`Self::trim`], but without a marker of its own, and unmaps only those old addresses
+    /// that stand in the way.
     pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, [])?;
-        // An extent goes with all its old addresses, which may have been left on other streams than
-        // it is on now.
+        // An extent goes with all its old addresses, whose last uses may be of other streams than
+        // its own.
         self.poll_aliases()?;
         self.drop_orphans()?;
         let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
@@ -231,8 +230,8 @@ impl Pool {
         st.settle(&self.order, &self.index);
         st.drop_empty_slabs(&self.order, &self.index);
         let mut free = self.sources(&st, None, |tag| self.order.settled(tag));
-        // From high to low addresses, as one region has one tag: what is left of it before the cut
-        // keeps its number.
+        // One region has one tag, and goes from high to low addresses: what is left of it before a
+        // cut keeps its number.
         free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));
         let mut released = 0;
         let done = free.iter().try_for_each(|s| {
@@ -245,8 +244,8 @@ impl Pool {
         done.map(|()| released)
     }
 
-    /// Returns the bytes released: none when the device may still be using an old address of the
-    /// extent.
+    /// Releases an extent. Returns the bytes released: 0 if the device may still be using one of
+    /// its old addresses.
     fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
         let claims = lock(&*self.core).aliases.claim_of(s.extent, &self.order);
         let Some(claims) = claims else { return Ok(0) };

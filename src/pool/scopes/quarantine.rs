@@ -1,9 +1,9 @@
-//! Keeping freed memory from being handed out again, to see whether it is used once more: for the
+//! Keeps freed memory from being handed out again, to see whether it is used once more, for the
 //! detector in [`crate::arena`].
 //!
-//! Pooled memory is kept by moving it into a scope of reclaimed allocations; here it is filled and
-//! read back. Dedicated memory is unmapped, and only its addresses are kept. The calls here block;
-//! no lock is held in one that waits.
+//! Pooled memory is kept in a scope of reclaimed allocations; here it is filled and read back.
+//! Dedicated memory is unmapped, and only its addresses are kept. The calls here block, and hold no
+//! lock while they wait.
 
 use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
@@ -26,7 +26,7 @@ pub struct Held {
 }
 
 impl Pool {
-    /// Whether this is an allocation that counts as freed and is not handed out.
+    /// Whether this is an allocation that counts as freed and is kept from being handed out.
     pub fn keeps(&self, base: u64, id: u64) -> bool {
         self.pooled(base, id).is_some_and(|(st, place)| st.is_reclaimed(place))
     }
@@ -61,8 +61,8 @@ impl Pool {
         Ok(self.own.get().copied().unwrap_or((stream, event)))
     }
 
-    /// Waits until the device has done everything that was submitted to it so far. `false` when a
-    /// stream is being captured that the pool has met: nothing was waited for then.
+    /// Waits until the device has done everything submitted to it so far. Returns `false`, without
+    /// waiting, if a stream that the pool has met is being captured.
     pub fn wait_for_device(&self) -> Result<bool> {
         if self.order.mark_context(&*self.driver, None)? {
             return self.order.sync(&*self.driver).map(|()| true);
@@ -77,8 +77,8 @@ impl Pool {
         }
     }
 
-    /// The streams that a reclaimed allocation was recorded on need not stay alive: when the device
-    /// is not known to have passed it, the context's marker stands for theirs.
+    /// Forgets the streams a reclaimed allocation was recorded on, so that they need not stay
+    /// alive. Unless the device has passed it, a context marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
         if let Some((mut st, _)) = self.pooled(base, id) {
             if !st.take_users(base).is_empty() && !passed {
@@ -87,8 +87,7 @@ impl Pool {
         }
     }
 
-    /// From now on waiting for the device is waiting for a reclaimed allocation's uses on other
-    /// devices, too.
+    /// Makes later waits for the device cover a reclaimed allocation's uses on other devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
         if let Some((mut st, _)) = self.pooled(base, id) {
             let mut users = st.take_users(base);
@@ -99,8 +98,8 @@ impl Pool {
         }
     }
 
-    /// Fills memory, given as starts and lengths, which the device does not use any more, and waits
-    /// until that is done.
+    /// Fills memory, given as starts and lengths, that the device no longer uses, and waits until
+    /// that is done.
     pub fn fill(&self, ranges: &[(u64, u64)], byte: u8) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
@@ -114,8 +113,7 @@ impl Pool {
         self.driver.event_sync(self.dev, event)
     }
 
-    /// From where to where, counted from `base`, memory does not hold `byte`: the first and the
-    /// last such place. `None` when it is filled with it.
+    /// Offsets from `base` of the first and the last byte that is not `byte`; `None` if all are.
     pub fn differs(&self, base: u64, bytes: u64, byte: u8) -> Result<Option<(u64, u64)>> {
         let (stream, _) = self.own_stream()?;
         let mut found = None;
@@ -123,7 +121,7 @@ impl Pool {
         let mut buffer = vec![byte; bytes.min(CHUNK) as usize];
         while at < bytes {
             let n = (bytes - at).min(CHUNK);
-            // When this returns, the data is there: the buffer is not page-locked.
+            // The data is there when this returns, because the buffer is not page-locked.
             self.driver.copy_async(self.dev, buffer.as_mut_ptr() as u64, base + at, n, stream)?;
             let read = buffer.get(..n as usize).unwrap_or_default();
             if let Some(last) = read.iter().rposition(|&b| b != byte) {
@@ -136,15 +134,15 @@ impl Pool {
         Ok(found)
     }
 
-    /// Frees what of a closed scope is dedicated, but its addresses are kept until
-    /// [`Self::let_go`]. The memory goes with the next [`Self::unmap_freed`] behind a wait for the
-    /// device. What others free meanwhile is left out.
+    /// Frees the dedicated allocations of a closed scope, but keeps their addresses until
+    /// [`Self::let_go`]. After a wait for the device, the next [`Self::unmap_freed`] releases their
+    /// memory. Leaves out what others free meanwhile.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
         for (addr, id) in scope.parts(self.number).dedicated {
             if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
                 for &user in &d.users {
-                    // Missed markers are made up for by the context's.
+                    // A context marker makes up for missed ones.
                     let _ = self.mark_user(user);
                 }
                 all.push((d.info, Held { va: d.va, bytes: d.reserved }));
@@ -153,13 +151,13 @@ impl Pool {
         all
     }
 
-    /// Unmaps and releases freed dedicated allocations that the device has passed.
+    /// Unmaps and releases freed dedicated allocations the device has passed.
     pub fn unmap_freed(&self) -> Result<()> {
         self.bury().map(|_| ())
     }
 
-    /// What [`Self::hold_scope`] took is like any freed allocation. Markers and unmapping that fail
-    /// now are made up for later.
+    /// Turns what [`Self::hold_scope`] took into ordinary freed allocations. Markers and unmapping
+    /// that fail now are made up for later.
     pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
         let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
         if all.iter().any(of_legacy) {
@@ -174,7 +172,7 @@ impl Pool {
         }
     }
 
-    /// Addresses that were held may be handed out again, once nothing is mapped there.
+    /// Lets addresses that were held be handed out again, once nothing is mapped there.
     pub fn let_go(&self, held: Held) {
         let mut core = lock(&*self.core);
         let Some(grave) = core.graves.get_mut(&held.va).filter(|g| g.held) else { return };

@@ -1,4 +1,4 @@
-//! What is done to a scope as a whole: freeing it, keeping some of it, taking it out of use.
+//! Operations on a scope as a whole: freeing its allocations, or moving them to another scope.
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Place};
@@ -6,11 +6,11 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
 
-/// Allocations freed under one hold of a heap's lock: other threads wait for it some tens of
+/// Allocations freed under one hold of a heap's lock, for which other threads wait some tens of
 /// microseconds.
 const AT_A_TIME: usize = 1024;
 
-/// And so many are looked at before the first of them is freed.
+/// This many of them are looked at before the first one is freed.
 const TOGETHER: usize = 16;
 
 /// What has been freed.
@@ -18,15 +18,14 @@ const TOGETHER: usize = 16;
 pub struct Reclaimed {
     /// Allocations.
     pub count: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
 }
 
 impl Pool {
     /// Frees all of a closed scope that is in this pool, each allocation in the order of the stream
-    /// it was allocated on. Allocations that other threads free meanwhile are freed once, by the
-    /// thread that is first. It cannot fail half-way: what is left undone is only what a later call
-    /// makes up for.
+    /// it was allocated on. An allocation that another thread frees meanwhile is freed once, by the
+    /// first. It cannot fail half-way: a later call makes up for what is left undone.
     pub fn free_scope(&self, scope: &Scope) -> Reclaimed {
         let mut all = Reclaimed::default();
         for heap in self.heaps_with(scope) {
@@ -39,12 +38,12 @@ impl Pool {
         all
     }
 
-    /// The heaps that have a list of the scope's.
+    /// The heaps that list allocations of the scope.
     fn heaps_with(&self, scope: &Scope) -> impl Iterator<Item = &Heap> {
         scope.parts(self.number).heaps.into_iter().filter_map(|n| self.heap(n))
     }
 
-    /// Drops a heap's list of the scope's, if it is empty.
+    /// Drops a heap's list of the scope, if it is empty.
     fn drop_list(&self, st: &mut HeapState, scope: &Scope) {
         if let Some(counts) = st.members.drop_list(scope) {
             scope.remove_heap(self.number, st.number, counts);
@@ -59,8 +58,8 @@ impl Pool {
         let (mut more, mut size) = (true, 0);
         let mut places = [Place::Block { region: 0 }; TOGETHER];
         for _ in 0..AT_A_TIME / TOGETHER {
-            // A pass of its own: what the frees need is fetched from memory all at once, not one
-            // after the other.
+            // A pass before the frees, so that what they need is fetched from memory all at once,
+            // not one after the other.
             let (n, bytes) = st.pop_members(scope, &mut places);
             all.count += n as u64;
             all.bytes += bytes;
@@ -90,7 +89,7 @@ impl Pool {
         heap.publish(&st);
         drop(st);
         for user in users {
-            // Missed markers are made up for by the context's.
+            // A context marker makes up for missed ones.
             let _ = self.mark_user(user);
         }
         if self.options.trim_threshold > 0 {
@@ -99,9 +98,9 @@ impl Pool {
         more
     }
 
-    /// Like [`Self::give_up`] in the order of the allocation's own stream, for what nearly all are:
-    /// not recorded on other streams, and in the heap of a stream that is still the one they were
-    /// allocated on and is not a capture's. Returns the bytes freed.
+    /// Like [`Self::give_up`] in the order of the allocation's own stream, for nearly all: those
+    /// that were not recorded on other streams, and whose heap is no capture's and still has the
+    /// stream they were allocated on. Returns the bytes freed.
     #[inline]
     fn give_up_quickly(&self, st: &mut HeapState, place: Place) -> Option<u64> {
         if !st.users.is_empty() || st.private.is_some() {
@@ -114,9 +113,8 @@ impl Pool {
         self.take_back_plain(st, place, true, None).then_some(size)
     }
 
-    /// Moves everything of a closed scope that is in pooled memory into another one, and says what
-    /// that was, newest first. Dedicated allocations stay, and without `captures` what is in the
-    /// memory of captures.
+    /// Moves the pooled allocations of a closed scope to another one, and returns them, newest
+    /// first. Dedicated ones stay, and without `captures` those in the memory of captures.
     pub fn move_scope(&self, scope: &Scope, to: &Arc<Scope>, captures: bool) -> Vec<AllocInfo> {
         let mut moved = Vec::new();
         for heap in self.heaps_with(scope) {
@@ -133,7 +131,7 @@ impl Pool {
         moved
     }
 
-    /// Frees what [`Self::move_scope`] took out of use.
+    /// Frees an allocation that [`Self::move_scope`] took out of use.
     pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
         let lane = stream.map(|s| self.lane_for(s)).transpose()?;
         match self.look(ptr) {
@@ -142,8 +140,7 @@ impl Pool {
         }
     }
 
-    /// What has happened to a scope in this pool so far; of what has gone from all pools, the scope
-    /// itself knows.
+    /// What has happened to a scope in this pool so far, without what [`Scope::past`] counts.
     pub fn scope_counts(&self, scope: &Scope) -> ScopeCounts {
         let mut counts = ScopeCounts::default();
         for heap in self.heaps_with(scope) {

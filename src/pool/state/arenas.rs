@@ -8,11 +8,11 @@ use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Heaps, and the last ids that they had handed out.
+/// Heaps, and the last id that each has handed out.
 pub(crate) type Ids = Vec<(u32, u64)>;
 
-/// What a route has allocated from one part: the ids after `since`, up to `until` if another route
-/// came then.
+/// A route's allocations from one part: the ids after `since`, up to `until` if another route came
+/// then.
 pub(crate) struct Claim {
     pub(crate) part: Arc<StreamPart>,
     pub(crate) since: Ids,
@@ -25,15 +25,15 @@ const IDENTITIES: u64 = u64::MAX - 1;
 /// How an arena behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphArenaOptions {
-    /// Nothing is handed out twice before the arena is released.
+    /// Whether nothing is handed out twice before the arena is released.
     pub monotone: bool,
-    /// Note how long each large allocation lives.
+    /// Whether to note how long each large allocation lives.
     pub record: bool,
     /// Addresses to keep for each stream to grow in, bytes; 0 for the usual.
     pub reserve: u64,
 }
 
-/// One arena's counters, bytes unless said.
+/// One arena's counters: bytes, unless they are called a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphArenaStats {
     /// Addresses: those mapped, and those kept to grow into.
@@ -42,11 +42,11 @@ pub struct GraphArenaStats {
     pub mapped: u64,
     /// Live bytes, rounding included.
     pub live: u64,
-    /// The most `live` was.
+    /// The most that `live` has been.
     pub peak_live: u64,
-    /// Handed out so far.
+    /// Bytes handed out so far.
     pub total: u64,
-    /// How often, a count.
+    /// Allocations so far, a count.
     pub allocations: u64,
     /// Length of the layouts in use.
     pub planned: u64,
@@ -82,29 +82,29 @@ impl Default for Privates {
     }
 }
 
-/// Says of a stream whether it is meant. Called with no lock held, on the thread that allocates.
+/// Whether a route claims a stream. Called with no lock held, on the thread that allocates.
 pub type Filter = Box<dyn Fn(StreamHandle) -> bool + Send + Sync>;
 
 /// Which streams a route claims.
 pub enum WhichStreams {
-    /// This one, captured or not. Where it stands for the calling thread's own stream, only that
+    /// This stream, captured or not. If the handle is the calling thread's own stream, only that
     /// thread's.
     Handle(StreamHandle),
-    /// Those of the capture that this one is part of.
+    /// The streams of the capture that this one is part of.
     CaptureOf(StreamHandle),
-    /// Those that the filter accepts.
+    /// The streams the filter accepts.
     Filter(Filter),
 }
 
 pub(crate) enum Which {
-    /// With what tells the stream from others that share its handle, and what it was when the route
-    /// began.
+    /// `key` tells the stream from others that share its handle; `began` is what it was when the
+    /// route began.
     Handle {
         stream: StreamHandle,
         key: usize,
         began: Now,
     },
-    /// With what tells the stream that it began with from others.
+    /// `key` tells the stream it began with from others.
     Capture {
         key: usize,
     },
@@ -117,18 +117,18 @@ pub struct Route {
     pub(crate) arena: Arc<GraphArena>,
     pub(crate) which: Which,
     pub(crate) over: AtomicBool,
-    /// The capture that its stream was seen to be part of, 0 before: its other streams are claimed,
-    /// too.
+    /// The capture its stream was seen to be part of, 0 before. That capture's other streams are
+    /// claimed, too.
     pub(crate) capture: AtomicU64,
     /// Tells it from every other route of the pool; not 0.
     pub(crate) number: u64,
-    /// What was allocated by it.
+    /// Its allocations.
     pub(crate) claims: Ranked<Vec<Claim>>,
 }
 
 impl Route {
-    /// Whether it has ended, perhaps without a call: its handle stood for another stream, or was
-    /// found not to be captured any more when it had been captured from the start.
+    /// Whether it has ended. It also ends without a call, once its handle stands for another
+    /// stream, or once the capture it began in is over.
     pub fn is_over(&self) -> bool {
         self.over.load(Acquire)
     }

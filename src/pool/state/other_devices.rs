@@ -18,7 +18,7 @@ pub(crate) struct RemoteStream {
 pub(crate) struct OtherDevices {
     /// Made when first needed, and kept.
     pub(crate) relay: OnceLock<StreamHandle>,
-    /// Start of a live allocation → the streams that it was recorded on.
+    /// Start of a live allocation → the streams it was recorded on.
     pub(crate) announced: Ranked<HashMap<u64, Vec<RemoteStream>>>,
     /// How many entries `announced` has, so that nearly all frees look no further.
     pub(crate) count: AtomicU64,

@@ -23,7 +23,7 @@ pub(crate) struct Zombie {
     pub(crate) size: u64,
 }
 
-/// Addresses, and what has no heap. Guarded by the core lock.
+/// Addresses, and memory that belongs to no heap. Guarded by the core lock.
 #[derive(Default)]
 pub(crate) struct Core {
     pub(crate) holes: Holes,
@@ -31,7 +31,7 @@ pub(crate) struct Core {
     pub(crate) aliases: Aliases,
     pub(crate) zombies: Vec<Zombie>,
     pub(crate) dedicated: BTreeMap<u64, Dedicated>,
-    /// By `va`.
+    /// Graves by `va`.
     pub(crate) graves: BTreeMap<u64, Grave>,
     /// Handles without a mapping that the driver would not drop: tried again when memory is given
     /// back.
@@ -39,7 +39,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// A grave goes, in which nothing is mapped: its addresses rest.
+    /// Removes a grave in which nothing is mapped. Its addresses rest.
     pub(crate) fn close_grave(&mut self, va: u64) {
         if let Some(grave) = self.graves.remove(&va) {
             self.holes.rest(va, grave.reserved);
@@ -54,16 +54,16 @@ pub(crate) struct Counters {
     pub(crate) mapped: AtomicU64,
     pub(crate) peak_mapped: AtomicU64,
     pub(crate) zombie_bytes: AtomicU64,
-    /// The most that heaps had live together when one of them ran short, and the bytes that they
-    /// have moved: `remap/economy.rs`.
+    /// The most that heaps had live together when one of them ran short, and the bytes they have
+    /// moved: `remap/economy.rs`.
     pub(crate) most_live: AtomicU64,
     pub(crate) remapped: AtomicU64,
     /// What `remapped` was when the device was last seen behind the host.
     pub(crate) behind_at: AtomicU64,
-    /// Whether the device has had too little for an extent of late: `Pool::creatable`.
+    /// Whether the device has refused an extent of late: `Pool::creatable`.
     pub(crate) device_is_full: AtomicBool,
     pub(crate) dedicated_live: AtomicU64,
-    /// The most that it ever was since the peaks were last reset.
+    /// The most that `dedicated_live` has been since the peaks were last reset.
     pub(crate) dedicated_most: AtomicU64,
     pub(crate) dedicated_requested: AtomicU64,
     pub(crate) dedicated_mallocs: AtomicU64,
@@ -82,7 +82,7 @@ pub(crate) struct Counters {
 pub struct Pool {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) dev: DeviceId,
-    /// 1 to 255: tells pools apart in per-thread caches and allocation ids.
+    /// 1 to 255: tells pools apart in per-thread caches and scopes.
     pub(crate) number: u64,
     pub(crate) props: DeviceProps,
     pub(crate) options: PoolOptions,
@@ -93,17 +93,17 @@ pub struct Pool {
     pub(crate) limit: AtomicU64,
     pub(crate) index: Index,
     pub(crate) order: Order,
-    /// How to see which stream a handle is.
+    /// How to see which stream a handle stands for.
     pub(crate) watch: Watch,
-    /// By number. Boxed: there is room for many, and a heap takes a kilobyte.
+    /// Heaps by number. Boxed: there is room for many, and a heap takes a kilobyte.
     pub(crate) heaps: Box<[OnceBox<Heap>]>,
-    /// How many there are; changed under the lock of `streams`.
+    /// How many heaps there are; changed under the lock of `streams`.
     pub(crate) heap_count: AtomicU32,
     /// Streams in use → their lanes and heaps.
     pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
     pub(crate) core: Apart<Ranked<Core>>,
-    /// Shared by threads that make or drop physical memory in several steps without a heap's lock;
-    /// taken by the calls themselves, before any other lock, once.
+    /// Held, shared, by calls that make or drop physical memory in several steps without a heap's
+    /// lock. A call takes it once, before any other lock.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,
     /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now.
@@ -116,10 +116,9 @@ pub struct Pool {
     /// The number of the heap that all streams share, [`NONE`] until there is one
     /// (`remap/shared_heap.rs`). Set under the lock of `streams`.
     pub(crate) shared: AtomicU32,
-    /// What is called with a stream that is being captured and that no route claims, if anything
-    /// is.
+    /// Called with a captured stream that no route claims, if there is such a function.
     pub(crate) unclaimed: OnceLock<Unclaimed>,
-    /// Who counts what is live, if anybody does. Set under the lock of `streams`.
+    /// Counts live memory, if there is a counter. Set under the lock of `streams`.
     pub(crate) counter: OnceLock<Arc<dyn Counter>>,
 }
 
@@ -147,8 +146,8 @@ impl Pool {
             match self.driver.va_reserve(self.dev, want, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
-                    // Makes the table that the first request needs, now and not then: addresses are
-                    // taken from the first on.
+                    // Makes the table the first request needs now, not then: addresses are taken
+                    // from the start.
                     self.index.set(base, Entry::Empty);
                     core.holes.add_root(base, want);
                     return Ok(());
@@ -159,19 +158,19 @@ impl Pool {
         }
     }
 
-    /// So many bytes in whole pages.
+    /// `bytes` rounded up to whole pages.
     pub(crate) fn whole_pages(&self, bytes: u64) -> Result<u64> {
         size::round_up(bytes, self.page).ok_or_else(|| too_large(bytes))
     }
 
-    /// Says what the slow path decided, if that is wanted.
+    /// Logs a decision of the slow path, if that is wanted.
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
         if self.options.log_decisions {
             process::say(format_args!("device {}: {}", self.dev, what()));
         }
     }
 
-    /// Counts a free of what a caller took for gpumem's.
+    /// Counts a free of memory that a caller took for gpumem's.
     pub fn note_unknown(&self) {
         self.counters.unknown_pointers.fetch_add(1, Relaxed);
     }
@@ -181,8 +180,7 @@ impl Pool {
         self.heaps.get(number as usize)?.get()
     }
 
-    /// One more heap for a lane; `None` when there are too many. Callers hold the lock of
-    /// `streams`.
+    /// Adds a heap for a lane; `None` if there are too many. Callers hold the lock of `streams`.
     pub(crate) fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
         let number = self.heap_count.load(Relaxed);
         let heap = self
@@ -197,7 +195,7 @@ impl Pool {
         Some(heap)
     }
 
-    /// The heap that all streams share, if there is one.
+    /// The heap that all streams share, if any.
     pub(crate) fn shared_heap(&self) -> Option<&Heap> {
         match self.shared.load(Acquire) {
             NONE => None,
@@ -215,21 +213,21 @@ impl Pool {
         self.heaps.iter().take(count).filter_map(OnceBox::get)
     }
 
-    /// Other heaps that have so many free bytes, or more.
+    /// Other heaps with at least `bytes` free.
     pub(crate) fn others_with<'a>(&'a self, heap: &Heap, bytes: u64) -> impl Iterator<Item = &'a Heap> {
         let number = heap.number;
         self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= bytes)
     }
 
-    /// Whether `heap` may use memory last used at `tag` now, with no wait, for the stream of
-    /// `lane`: everybody may have it, or it is earlier in that stream's order. Not so for a
-    /// capture: its work runs whenever and wherever the graph is launched, not behind what the
-    /// stream did before.
+    /// Whether `heap` may use memory last used at `tag` at once for the stream of `lane`: the tag
+    /// has settled, or that stream freed the memory itself. The latter is not enough for a capture:
+    /// its work runs whenever and wherever the graph is launched, not behind what the stream did
+    /// before.
     pub(crate) fn usable(&self, tag: Tag, heap: &Heap, lane: u32) -> bool {
         self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, lane))
     }
 
-    /// What follows once a request has its region, live; returns its address.
+    /// Hands out a request's live region. Returns its address.
     #[inline]
     pub(crate) fn finish_block(
         &self,
@@ -255,20 +253,20 @@ impl Pool {
         self.all_heaps().map(|h| h.live.load(Relaxed)).sum::<u64>() + self.counters.dedicated_live.load(Relaxed)
     }
 
-    /// Dedicated memory is in use from now on.
+    /// Counts dedicated memory that is in use from now on.
     pub(crate) fn add_dedicated_live(&self, bytes: u64, requested: u64) {
         let live = self.counters.dedicated_live.fetch_add(bytes, Relaxed) + bytes;
         self.counters.dedicated_most.fetch_max(live, Relaxed);
         self.counters.dedicated_requested.fetch_add(requested, Relaxed);
     }
 
-    /// Dedicated memory is in use no more.
+    /// Counts dedicated memory that is in use no more.
     pub(crate) fn sub_dedicated_live(&self, bytes: u64, requested: u64) {
         self.counters.dedicated_live.fetch_sub(bytes, Relaxed);
         self.counters.dedicated_requested.fetch_sub(requested, Relaxed);
     }
 
-    /// What is claimed and will not be created does not count.
+    /// Raises the peak. What is claimed and will not be created does not count.
     pub(crate) fn note_peak(&self) {
         let mapped = self.mapped_now().min(self.props.total_bytes);
         self.counters.peak_mapped.fetch_max(mapped, Relaxed);
@@ -280,7 +278,8 @@ impl Pool {
         (self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
 
-    /// Bytes are mapped no more. What all once had live does not excuse mapping it again.
+    /// Uncounts mapped bytes, and lowers the peak of all heaps: what they once had live does not
+    /// excuse mapping it again.
     pub(crate) fn sub_mapped(&self, bytes: u64) {
         let before = self.counters.mapped.fetch_sub(bytes, Relaxed);
         self.counters.most_live.fetch_min(before.saturating_sub(bytes), Relaxed);

@@ -1,14 +1,14 @@
 //! What a thread remembers of the streams it uses.
 //!
-//! A free takes the lane out of it without looking at the stream; an allocation makes sure that the
-//! handle still stands for the stream that it stood for (`calls/resolve.rs`).
+//! A free takes the lane from here without looking at the stream. An allocation makes sure that the
+//! handle still stands for the same stream (`calls/resolve.rs`).
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
 use std::cell::{Cell, RefCell};
 use std::sync::Mutex;
 
-/// How to make sure that a handle still stands for the stream it stood for.
+/// How to make sure that a handle still stands for the same stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
     /// It always does: the legacy stream.
@@ -28,7 +28,7 @@ pub(crate) struct CachedStream {
     pub(crate) heap: Cell<u32>,
     pub(crate) lane: Cell<u32>,
     pub(crate) check: Cell<Check>,
-    /// The order's count of captures met when the place was filled: it is refilled after each.
+    /// The order's count of capture changes when the place was filled: it is refilled after each.
     pub(crate) captures: Cell<u64>,
     /// How often the thread met others at the heap's lock of late, and the heap's count of
     /// allocations the last time.
@@ -60,7 +60,7 @@ thread_local! {
     pub(crate) static CACHE: [CachedStream; PLACES] = const { [const { CachedStream::EMPTY }; PLACES] };
 }
 
-/// Pool and heap of per-thread streams whose threads have ended.
+/// Pool and identity of per-thread streams whose threads have ended.
 static ORPHANS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The identities of a thread's own streams; passed on when it ends.
@@ -77,7 +77,7 @@ thread_local! {
 }
 
 pub(crate) fn leave_at_exit(pool: u64, id: u64) {
-    // A thread that is ending already never gives its lane back: one per such thread at most.
+    // A thread that is ending already never passes its lane on: one per such thread at most.
     let _ = OWN_STREAMS.try_with(|l| l.0.borrow_mut().push((pool, id)));
 }
 

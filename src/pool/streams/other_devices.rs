@@ -23,9 +23,9 @@ use crate::pool::state::{Pool, RemoteStream};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
-    /// A stream of this device for work that comes after what has been submitted to a stream of
-    /// another one. `Capturing` while that is being captured: an event on it would be part of the
-    /// graph.
+    /// A stream of this device for work that comes after everything submitted so far to a stream of
+    /// another device. Fails with `Capturing` if that stream is being captured: an event on it
+    /// would be part of the graph.
     pub fn after(&self, dev: DeviceId, stream: StreamHandle) -> Result<StreamHandle> {
         if self.driver.stream_is_capturing(dev, stream)? {
             return Err(Error::new(
@@ -42,12 +42,12 @@ impl Pool {
         Ok(relay)
     }
 
-    /// Makes a stream of another device wait for what [`Self::after`]'s stream has been given.
+    /// Makes a stream of another device wait for everything submitted to [`Self::after`]'s stream.
     pub fn before(&self, dev: DeviceId, stream: StreamHandle) -> Result<()> {
         wait_for_stream(&*self.driver, (dev, stream), (self.dev, self.relay()?))
     }
 
-    /// Called under the lock that keeps the allocation alive.
+    /// Notes a use on another device. Called under the lock that keeps the allocation alive.
     pub(crate) fn announce(&self, ptr: u64, source: RemoteStream) {
         let mut announced = lock(&self.other_devices.announced);
         let sources = announced.entry(ptr).or_default();
@@ -57,9 +57,9 @@ impl Pool {
         self.other_devices.count.store(announced.len() as u64, Relaxed);
     }
 
-    /// Before the tags are taken that an allocation is freed with: the relay waits for its uses on
-    /// other devices, which `users`, if it has any, then stand for. Called under the lock that
-    /// keeps the allocation alive, which is where the count was changed, too.
+    /// Makes the relay wait for an allocation's uses on other devices. `users`, unless it is empty,
+    /// stands for them then. Called before the tags of its free are taken, under the lock that
+    /// keeps the allocation alive, under which the count was changed, too.
     pub(crate) fn bring_near(&self, ptr: u64, users: &mut Vec<u32>) {
         if users.is_empty() || self.other_devices.count.load(Relaxed) == 0 {
             return;
@@ -93,7 +93,7 @@ impl Pool {
         self.after(dev, stream).map(drop)
     }
 
-    /// Whether it is the relay: then a marker on it need not wait for anybody to name it.
+    /// Whether this is the relay, on which a marker can be recorded without a caller that names it.
     pub(crate) fn is_relay(&self, stream: StreamHandle) -> bool {
         self.other_devices.relay.get() == Some(&stream)
     }

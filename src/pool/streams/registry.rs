@@ -14,8 +14,7 @@ use crate::pool::heap::Heap;
 use crate::pool::state::{Key, Pool, StreamHeaps};
 use crate::pool::streams::cache::{leave_at_exit, take_orphan};
 
-/// Stands for the identity of a stream that is being captured, which cannot be asked for it. No
-/// stream has it.
+/// Stands for the identity of a captured stream, which cannot be asked for it. No stream has it.
 pub(crate) const CAPTURED_ID: u64 = u64::MAX;
 
 /// Most heaps of one stream.
@@ -57,7 +56,7 @@ impl Pool {
         self.register_as(Self::key(stream, id), stream, id)
     }
 
-    /// One more heap with a lane of its own, for captures: of no stream yet.
+    /// Adds a heap with a lane of its own, for captures. It has no stream yet.
     pub(crate) fn add_private_heap(&self) -> Result<&Heap> {
         let _streams = lock(&*self.streams);
         let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0).ok_or_else(|| self.too_many())?;
@@ -102,8 +101,8 @@ impl Pool {
         first.ok_or_else(|| Error::internal("a stream has no heap"))
     }
 
-    /// What the heap's old stream may still be using waits for the context. Whether anything waits
-    /// that has no marker.
+    /// Makes what the heap's old stream may still be using wait for the context. Returns whether
+    /// anything waits that has no marker.
     pub(crate) fn retire(&self, heap: &Heap) -> bool {
         let mut st = heap.lock();
         st.retire(&self.order, &self.index);
@@ -112,17 +111,16 @@ impl Pool {
         waits
     }
 
-    /// The lane's heaps go to another stream: what the old one may still be using waits for the
+    /// Hands the lane's heaps to another stream: what the old one may still be using waits for the
     /// context.
     fn change_hands(&self, members: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
-        // First the barrier, then the heaps: what is freed into one of them after its turn sees the
-        // barrier.
+        // First the barrier, then the heaps: a later free into one of them sees the barrier.
         self.order.hand_over(members.lane, id);
         if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
             counter.stream_renewed(stream);
         }
         let heaps = members.heaps.iter().filter_map(|&n| self.heap(n));
-        // Each of them, whatever the others say.
+        // Counted, so that every heap is retired.
         let waits = heaps.filter(|heap| self.retire(heap)).count() > 0;
         // Most often the old stream is long done; then its memory is ready again at once.
         if waits && self.order.mark_context(&*self.driver, Some(stream))? {

@@ -68,9 +68,9 @@ pub struct AllocRequest<'a> {
     pub stream: StreamHandle,
     /// Special needs.
     pub flags: AllocFlags,
-    /// A number of the caller's, shown in dumps.
+    /// A number the caller chooses, shown in dumps.
     pub tag: u64,
-    /// What it belongs to, besides its user.
+    /// The scope it joins.
     pub scope: Option<&'a Arc<Scope>>,
     /// Its receipt, which leaves the slip when the allocation is made.
     pub slip: Option<&'a Slip>,
@@ -79,7 +79,7 @@ pub struct AllocRequest<'a> {
 /// Largest alignment on request, bytes.
 const MAX_ALIGN: u64 = 1 << 30;
 
-/// An alignment as it is asked for, bytes, as one that can be kept to.
+/// The alignment for the one asked for, bytes. Fails if that is not allowed.
 pub(crate) fn checked_alignment(asked: u64) -> Result<u64> {
     let align = if asked == 0 { SMALL_MIN } else { asked };
     if !align.is_power_of_two() || align > MAX_ALIGN {
@@ -104,13 +104,12 @@ pub(crate) struct Want {
     pub(crate) stream: StreamHandle,
     /// The lane of that stream.
     pub(crate) lane: u32,
-    /// How many other heaps with enough free memory are looked at for it: few at first, so that
-    /// what a request costs does not grow with the number of streams at rest, and all before it
-    /// fails.
+    /// How many other heaps with enough free memory to look at: few at first, so that the cost of a
+    /// request does not grow with the number of idle streams, and all before it fails.
     pub(crate) reach: usize,
 }
 
-/// The first [`Want::reach`].
+/// [`Want::reach`] at first.
 const NEAR: usize = 32;
 
 impl Want {

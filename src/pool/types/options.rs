@@ -2,8 +2,7 @@
 
 use crate::base::size;
 
-/// Most lanes of a pool that is not told otherwise: the context's, and one for each stream that it
-/// can tell apart.
+/// The lanes of a pool by default: the context's, and one for each stream that it can tell apart.
 pub(crate) const MAX_LANES: usize = if cfg!(loom) { 4 } else { 1 << 16 };
 
 /// Settings of one pool.
@@ -21,16 +20,16 @@ pub struct PoolOptions {
     pub wait: bool,
     /// Free mapped bytes of one heap beyond which a free into it gives memory back; 0 means never.
     pub trim_threshold: u64,
-    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000,
+    /// Share of a heap's peak live bytes that it may map beyond them to save moves, in 1/1000.
     pub slack_permille: u32,
-    /// and how many bytes it may at least; more in a small heap that runs short. 0: nothing.
+    /// The least it may map beyond them, bytes; more in a small heap that runs short. 0: nothing.
     pub slack_floor: u64,
-    /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000: by right,
+    /// Share of its peak that a heap may map besides, rather than move memory, in 1/1000, unearned.
     pub bought_permille: u32,
-    /// and at most what it has earned by moving memory (`remap/economy.rs`). The larger of the two
-    /// counts.
+    /// The most of that share, in 1/1000, that a heap may have earned by moving memory
+    /// (`remap/economy.rs`). The larger of the two counts.
     pub earned_permille: u32,
-    /// Most streams that the pool can tell apart, and one: from 2 to 2^16.
+    /// One more than the most streams that the pool can tell apart: from 2 to 2^16.
     pub max_lanes: usize,
     /// Largest extent to create as long as none of a heap's memory is stranded, bytes, a power of
     /// two; twice that in a heap of 1,024 times as much or more.
@@ -39,10 +38,10 @@ pub struct PoolOptions {
     pub finer: bool,
     /// Largest extent to create for a request that finds nothing mapped at all, bytes.
     pub first_extent: u64,
-    /// A request is made of no more extents than about this many.
+    /// About the most extents a request is made of.
     pub extents_per_request: u64,
-    /// Most old addresses of moved extents to keep mapped, a count of extents, so that they can
-    /// move back for nothing.
+    /// Most old addresses of moved extents to keep mapped, a count of aliases, so that the extents
+    /// can move back for nothing.
     pub max_aliases: usize,
     /// How often to ask the device about memory that has a marker before anything is mapped
     /// instead.

@@ -8,13 +8,13 @@ use std::sync::{LockResult, PoisonError};
 /// lock that is only tried may be taken at any time, as that does not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// Steps between two of the pool's books: shared, or alone to look at everything.
+    /// Changes in several steps: shared by those who make them, or alone to look at everything.
     Changing,
     /// The parts of a capture arena.
     Arena,
-    /// Who uses a part.
+    /// The user of a part.
     User,
-    /// What routes have allocated.
+    /// A route's allocations.
     Claims,
     /// The heaps of a part or of an arena.
     PartHeaps,
@@ -24,7 +24,7 @@ pub(crate) enum Rank {
     Shells,
     /// A heap.
     Heap,
-    /// Addresses, and what has no heap.
+    /// Addresses, and memory of no heap.
     Core,
     /// A lane's markers.
     Markers,
@@ -36,11 +36,11 @@ pub(crate) enum Rank {
     Spare,
     /// What is in a scope.
     Scope,
-    /// Under these nothing is taken.
+    /// No lock is taken under these.
     Leaf,
 }
 
-/// Says in debug builds that this thread has a lock, until it is dropped.
+/// Records in debug builds that this thread has a lock, until dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(all(debug_assertions, not(loom)))]
@@ -65,7 +65,7 @@ mod held {
         (rank as usize..RANKS).rev().find(|&r| held.get(r).is_some_and(|&n| n > 0))
     }
 
-    /// One more, or one less. A thread that is ending counts no more.
+    /// Counts one more, or one less. Does nothing on a thread that is ending.
     pub(super) fn count(rank: Rank, more: bool) {
         let _ = HELD.try_with(|h| {
             let mut held = h.get();
@@ -78,7 +78,7 @@ mod held {
 }
 
 impl Rank {
-    /// The thread is about to wait for a lock of this rank.
+    /// Notes that the thread is about to wait for a lock of this rank.
     #[inline(always)]
     pub(crate) fn wait(self) -> Held {
         #[cfg(all(debug_assertions, not(loom)))]
@@ -88,7 +88,8 @@ impl Rank {
         self.taken()
     }
 
-    /// The thread has taken a lock of this rank without waiting, or while all others are kept out.
+    /// Notes that the thread has taken a lock of this rank without waiting, or while all others are
+    /// kept out.
     #[inline(always)]
     pub(crate) fn taken(self) -> Held {
         #[cfg(all(debug_assertions, not(loom)))]
@@ -126,7 +127,7 @@ impl<T> Ranked<T> {
         Ranked { rank, mutex: Mutex::new(value) }
     }
 
-    /// Takes the lock, perhaps with others of its rank or a later one in hand: for a thread that
+    /// Takes the lock, perhaps while holding others of its rank or a later one: for a thread that
     /// takes all of them, one after the other, when no other thread ever has two.
     pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
         RankedGuard { guard: crate::base::sync::lock(&self.mutex), _held: self.rank.taken() }

@@ -1,40 +1,40 @@
-//! Receipts: the count of what is live in the pool that other parts of gpumem keep.
+//! Receipts: how other parts of gpumem count what is live in the pool.
 //!
-//! A *receipt* goes with an allocation and is dropped when that ends, however it does: it is kept
-//! in the allocation's record (`heap/members.rs`) or with a dedicated one, under the same lock that
-//! decides who frees it, so each is dropped exactly once. What moves from scope to scope keeps its
-//! receipt; what an arena's end takes out of use for the detector has none any more, as its user
-//! has freed it.
+//! A *receipt* goes with an allocation and is dropped when that ends, in whatever way. It is kept
+//! in the allocation's record (`heap/members.rs`) or in a dedicated allocation, under the lock that
+//! decides who frees it, so it is dropped exactly once. An allocation that moves from scope to
+//! scope keeps its receipt. One that an arena's end takes out of use for the detector loses it, as
+//! its user has freed it.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::types::units::SMALL_MIN;
 use std::cell::Cell;
 use std::fmt;
 
-/// Stands for an allocation in such a count. It is dropped when the allocation ends, and may be
-/// under a lock of the pool: it must not call the pool or the driver then, nor in `resize`.
+/// Stands for an allocation in such a count. It is dropped when the allocation ends, perhaps under
+/// a lock of the pool, so neither its drop nor `resize` may call the pool or the driver.
 pub trait Receipt: Send + fmt::Debug {
-    /// The bytes that it stands for.
+    /// The bytes it stands for.
     fn bytes(&self) -> u64;
-    /// The allocation, where it is, is going to have `bytes`, or has become that small. On an
-    /// error, which is for larger ones only, it does not become larger.
+    /// The allocation is going to grow in place to `bytes`, or has shrunk to them. Only growth may
+    /// fail; the allocation does not grow then.
     fn resize(&mut self, bytes: u64) -> Result<()>;
 }
 
-/// Counts what comes without a receipt. Called with locks of the pool held: it must not call the
-/// pool or the driver.
+/// Counts allocations that come without a receipt. Called with locks of the pool held, so it must
+/// not call the pool or the driver.
 pub trait Counter: Send + Sync {
-    /// The receipt of an allocation that is there, come what may.
+    /// The receipt of an allocation that exists already, so it cannot be refused.
     fn count(&self, bytes: u64, stream: StreamHandle) -> Box<dyn Receipt>;
-    /// The handle stands for another stream than before.
+    /// Tells that the handle now stands for another stream.
     fn stream_renewed(&self, stream: StreamHandle);
 }
 
-/// A receipt on its way into the pool. It is gone from here when an allocation was made with it.
+/// A receipt on its way into the pool. It leaves the slip when an allocation is made with it.
 pub struct Slip(Cell<Option<Box<dyn Receipt>>>);
 
 impl Slip {
-    /// With this receipt in it.
+    /// A slip with this receipt.
     pub fn new(receipt: Box<dyn Receipt>) -> Slip {
         Slip(Cell::new(Some(receipt)))
     }
@@ -50,7 +50,7 @@ impl fmt::Debug for Slip {
     }
 }
 
-/// What is counted of a pooled allocation.
+/// The bytes a pooled allocation counts as.
 #[inline]
 pub(crate) fn rounded(requested: u64) -> u64 {
     requested.max(1).checked_next_multiple_of(SMALL_MIN).unwrap_or(u64::MAX)

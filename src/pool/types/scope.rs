@@ -1,9 +1,9 @@
-//! A scope: allocations that go together, as the arenas of [`crate::arena`] want them to.
+//! A scope: allocations that are freed together, for the arenas of [`crate::arena`].
 //!
-//! The pool knows of a scope only which allocations belong to it. Each heap lists its own of them
-//! (`heap/members.rs`) under its own lock, so joining and leaving cost no lock of their own, and
-//! whether an allocation is freed by its owner, by a finalizer or with its scope is decided where
-//! every free is decided: under that same lock.
+//! The pool knows only which allocations belong to a scope. Each heap lists its own of them
+//! (`heap/members.rs`) under its own lock, so joining and leaving cost no further lock. That lock,
+//! which decides every free, also decides whether an allocation is freed by its owner, by a
+//! finalizer or with its scope.
 
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::pool::types::ranks::{Rank, Ranked};
@@ -14,17 +14,16 @@ use std::sync::Arc;
 /// A set of allocations, of any heaps, pools and streams.
 #[derive(Debug)]
 pub struct Scope {
-    /// Its owner's, for whom the pool keeps it.
+    /// The number its owner gave it.
     number: u64,
     /// Where an allocation goes that would join this scope when it is closed.
     parent: Option<Arc<Scope>>,
-    /// Its allocations are freed as far as users can tell, and only kept from being handed out
-    /// again.
+    /// Whether its allocations look freed to users, and are only kept from being handed out again.
     reclaimed: bool,
-    /// Set under the lock of `state`, read under a heap's too: who walks a heap's list after it was
-    /// set finds all that joined there before.
+    /// Set under the lock of `state`, and read under a heap's too: a walk of a heap's list after it
+    /// was set finds everything that joined there before.
     closed: AtomicBool,
-    /// Bytes asked for of what is in it, and the most that was.
+    /// Requested bytes of what is in it, and the most there have been.
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     state: Ranked<Inner>,
@@ -33,7 +32,7 @@ pub struct Scope {
 /// What a scope's lock guards: it is the last of all locks.
 #[derive(Debug, Default)]
 struct Inner {
-    /// Pool and heap of each list that there is.
+    /// Pool and heap of each list of this scope.
     heaps: Vec<(u64, u32)>,
     /// Pool, id and address of dedicated allocations.
     dedicated: BTreeSet<(u64, u64, u64)>,
@@ -67,13 +66,14 @@ pub(crate) struct Parts {
 }
 
 impl Scope {
-    /// An empty scope, to which its owner gives a number. What would join it after it is closed
-    /// joins the parent, if there is one and it is open, and so on.
+    /// An empty scope with a number of its owner's. What would join it after it is closed joins the
+    /// parent, if there is one and it is open, and so on.
     pub fn new(number: u64, parent: Option<Arc<Scope>>) -> Arc<Scope> {
         Scope::make(number, parent, false)
     }
 
-    /// A scope for what is to look freed to everyone while it is kept from being handed out again.
+    /// A scope for allocations that look freed to everyone while they are kept from being handed
+    /// out.
     pub fn of_reclaimed() -> Arc<Scope> {
         Scope::make(0, None, true)
     }
@@ -90,7 +90,7 @@ impl Scope {
         })
     }
 
-    /// What its owner knows it by.
+    /// The number its owner gave it.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -104,7 +104,7 @@ impl Scope {
         self.reclaimed
     }
 
-    /// Nothing joins any more. Whatever joined before is found by `Pool::free_scope`.
+    /// Lets nothing join any more. `Pool::free_scope` finds everything that joined before.
     pub fn close(&self) {
         let _st = lock(&self.state);
         self.closed.store(true, Release);
@@ -116,18 +116,18 @@ impl Scope {
         self.closed.load(Acquire)
     }
 
-    /// Bytes asked for of what is in it.
+    /// Requested bytes of what is in it.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Relaxed)
     }
 
-    /// The most that was.
+    /// The most that [`Self::live_bytes`] has been.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes.load(Relaxed)
     }
 
-    /// Counts of what is in no pool's lists (see `Pool::scope_counts`): dedicated allocations, and
-    /// lists that are gone.
+    /// Counts that are in no pool's lists (see `Pool::scope_counts`): of dedicated allocations, and
+    /// of lists that are gone.
     pub fn past(&self) -> ScopeCounts {
         let st = lock(&self.state);
         let mut counts = st.past;
@@ -160,14 +160,14 @@ impl Scope {
         open
     }
 
-    /// A list that [`Self::add_heap`] noted is gone; what it had counted stays known.
+    /// Notes that a list from [`Self::add_heap`] is gone; what it had counted stays known.
     pub(crate) fn remove_heap(&self, pool: u64, heap: u32, counts: ScopeCounts) {
         let mut st = lock(&self.state);
         st.heaps.retain(|&h| h != (pool, heap));
         st.past.add(counts);
     }
 
-    /// A dedicated allocation joins. `false` when the scope is closed.
+    /// Enters a dedicated allocation. `false` if the scope is closed.
     pub(crate) fn add_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) -> bool {
         let mut st = lock(&self.state);
         if self.is_closed() {
@@ -180,7 +180,7 @@ impl Scope {
         true
     }
 
-    /// A dedicated allocation leaves.
+    /// Removes a dedicated allocation.
     pub(crate) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
         let mut st = lock(&self.state);
         st.dedicated.remove(&(pool, id, addr));
@@ -189,7 +189,7 @@ impl Scope {
         self.shrink(bytes);
     }
 
-    /// What of it is in one pool.
+    /// Where the allocations of this scope are in one pool.
     pub(crate) fn parts(&self, pool: u64) -> Parts {
         let st = lock(&self.state);
         Parts {

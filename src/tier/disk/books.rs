@@ -19,7 +19,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// Names data in a store, until it is removed. Never reused; one of another store is unknown here.
+/// Names data in a store until it is removed. Never reused, and unknown to other stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
     pub(super) store: u64,
@@ -30,9 +30,9 @@ pub struct Slot {
 #[derive(Debug)]
 pub(super) struct Record {
     pub content: Content,
-    /// Of each chunk.
+    /// A checksum for each chunk.
     pub sums: Vec<u64>,
-    /// How many are reading it; it cannot be removed meanwhile.
+    /// How many reads of it are in progress; it cannot be removed meanwhile.
     pub readers: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     pub number: u64,
     pub books: Mutex<Books>,
     pub reaper: Reaper,
-    /// The process is exiting: there is no file any more.
+    /// Whether the process is exiting, and its files are gone.
     pub left: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ impl Shared {
         self.disk.lane().map_err(|e| failed("starting I/O in", &self.claim.dir, &e))
     }
 
-    /// Counts a write in.
+    /// Counts a write that begins.
     pub fn admit(&self, bytes: u64) -> Result<(u64, Content)> {
         let mut books = lock(&self.books);
         let number = books.next;
@@ -119,14 +119,14 @@ impl Shared {
         Ok((number, content))
     }
 
-    /// A write came to nothing.
+    /// Uncounts a write that came to nothing.
     pub fn forget_write(&self, content: Content) {
         let mut books = lock(&self.books);
         books.usage.writing -= 1;
         books.usage.used -= content.file_bytes();
     }
 
-    /// A write is whole.
+    /// Counts a write that is whole.
     pub fn add_slot(&self, number: u64, content: Content, sums: Vec<u64>) {
         let mut books = lock(&self.books);
         books.usage.writing -= 1;
@@ -170,8 +170,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the blocks of an unlinked file go, later. Before its bytes leave the counters, so that
-    /// what is available does not go down in between.
+    /// Has an unlinked file closed later, which frees its blocks. Called before its bytes leave the
+    /// counters, so that `available` does not drop in between.
     pub fn close_removed(&self, file: Option<File>, content: Content) {
         if let Some(file) = file {
             self.reaper.close(file, content.file_bytes());

@@ -9,9 +9,9 @@
 //!                                 N.slot a finished one
 //! ```
 //!
-//! A directory is dead when its lock can be taken: the kernel drops it with the last process that
-//! has it, whatever ended that, also for processes in other containers, whose numbers mean nothing
-//! here. Where files cannot be locked, it is dead when its name's process is of this machine, this
+//! A directory is dead if its lock can be taken. The kernel drops a lock with the last process that
+//! has it, however that ended, even in another container, whose process numbers mean nothing here.
+//! Where files cannot be locked, it is dead if the process in its name is of this machine, this
 //! boot and this space of numbers, and not running.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -34,15 +34,15 @@ const LOCK: &str = "lock";
 /// How often to look for files to remove.
 const LOOKS: usize = 3;
 
-/// A directory of one's own.
+/// A store's own directory.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// Where all of this user's are.
+    /// The directory with all of this user's.
     root: PathBuf,
     pub dir: PathBuf,
-    /// Whether it is known to be alive by a lock.
+    /// Whether a lock shows that it is in use.
     pub locked: bool,
-    /// Who made it: a forked child leaves it alone.
+    /// The process that made it. A forked child leaves it alone.
     pid: u32,
     /// Open, and so locked, as long as the directory is in use.
     lock: Option<File>,
@@ -60,7 +60,8 @@ pub(super) fn claim(disk: &dyn Disk, mount: &Path) -> Result<(Claim, Reclaimed)>
         let dead = find_dead(disk, &claim, locks)?;
         Ok((claim, dead))
     });
-    // Others may go on: a dead directory is held by its lock, and removing it may take a while.
+    // Others may go on: each dead directory is held by its own lock, and removing it may take a
+    // while.
     // Closing the file is not enough: a child that was forked meanwhile has it open, too.
     disk.unlock(&guard);
     drop(guard);
@@ -97,7 +98,7 @@ fn open_lock(disk: &dyn Disk, path: &Path) -> Result<File> {
     disk.open_lock(path).map_err(|e| failed("opening the lock", path, &e))
 }
 
-/// Whether the lock was taken; `None` where there are no locks.
+/// Whether the lock was taken; `None` if there are no locks here.
 fn lock(disk: &dyn Disk, file: &File, wait: bool, path: &Path) -> Result<Option<bool>> {
     match disk.lock(file, wait) {
         Ok(taken) => Ok(Some(taken)),
@@ -128,8 +129,8 @@ fn make_own(disk: &dyn Disk, root: &Path, locks: bool) -> Result<Claim> {
     Ok(claim)
 }
 
-/// Dead directories, with their locks. Called with the guard, where there are locks: everyone's
-/// directory has its lock.
+/// Dead directories, with their locks. Called with the guard held, if there are locks, so that
+/// every live directory has its lock by now.
 fn find_dead(disk: &dyn Disk, own: &Claim, locks: bool) -> Result<Vec<(PathBuf, Option<File>)>> {
     let mut dead = Vec::new();
     let entries = disk.list(&own.root).map_err(|e| failed("listing", &own.root, &e))?;
@@ -163,9 +164,9 @@ fn owner(dir: &Path) -> Option<Identity> {
 /// Removes a directory and the files in it that a store makes; others stay, and the directory with
 /// them.
 fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<()> {
-    // Another thread of this process may still rename and remove files: what has gone meanwhile is
-    // removed, what has another name now is found by the next look, and one that cannot be removed
-    // does not keep the others.
+    // Another thread of this process may still rename and remove files. One that is gone counts as
+    // removed, one with a new name is found by the next look, and one that cannot be removed does
+    // not keep the others.
     let mut left = Ok(());
     for _ in 0..LOOKS {
         let mut files = disk.list(dir)?;
@@ -193,7 +194,7 @@ fn clear(disk: &dyn Disk, dir: &Path, reclaimed: &mut Reclaimed) -> io::Result<(
     Ok(())
 }
 
-/// What is not there any more is removed.
+/// A file that is gone counts as removed.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -214,7 +215,7 @@ impl Claim {
         self.lock = None;
     }
 
-    /// The same while it may still be in use.
+    /// Like [`Self::release`], while the directory may still be in use.
     pub fn clear(&self, disk: &dyn Disk) {
         if self.pid == std::process::id() {
             let _ = clear(disk, &self.dir, &mut Reclaimed::default());

@@ -1,5 +1,4 @@
-//! Whole writes and reads through functions that fill and take chunks; and looking at a file by
-//! itself.
+//! Whole writes and reads through functions that fill and take chunks, and checks of single files.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -16,24 +15,23 @@ use crate::driver::disk::{Buffer, Direction, Disk, ALIGN};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Chunks in flight, at most. More buffers than that are used in turn: a processor that has just
-/// looked at one has it in its nearest cache, and then others (the disk of a virtual machine is
-/// one) are slow to write there. docs/adr/disk-io.md
+/// The most chunks in flight. More buffers than that are used in turn: one that a processor has
+/// just read is in its nearest cache, where others (such as the disk of a virtual machine) are slow
+/// to write. docs/adr/disk-io.md
 const IN_FLIGHT: usize = 8;
 
-/// Who gets the data of a slot that is read, chunk by chunk.
+/// Takes the data of a slot that is read, chunk by chunk.
 pub trait Sink {
-    /// The data's bytes from `offset` on have been read, and it is not yet known whether they are
-    /// those that were written. A copy of them may begin: they stay where they are until
-    /// [`Self::checked`] returns, or, when that is not called, until the read has returned and its
-    /// buffers are used again or dropped.
+    /// Bytes from `offset` on have been read, but not checked. A copy of them may begin: they stay
+    /// where they are until [`Self::checked`] returns or, if that is not called, until the read has
+    /// returned and its buffers are used again or dropped.
     fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// They are those that were written.
+    /// The bytes are those that were written.
     fn checked(&mut self, offset: u64, data: &[u8]) -> Result<()>;
 }
 
-/// A function that wants no chunk before it is checked.
+/// Passes a chunk to a function only once it is checked.
 struct Checked<F>(F);
 
 impl<F: FnMut(u64, &[u8]) -> Result<()>> Sink for Checked<F> {
@@ -89,7 +87,7 @@ impl Store {
         Ok(ReadAhead { reader, idle, arrived: BTreeMap::new(), asked: 0 })
     }
 
-    /// Like [`Self::read`], for a caller that begins with a chunk while it is being checked.
+    /// Like [`Self::read`], for a caller that begins with a chunk while that is being checked.
     pub fn read_into(&self, slot: Slot, after: After, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) -> Result<()> {
         let mut reader = self.begin_read(slot)?;
         let fed = drain(&mut reader, buffers, sink);
@@ -103,7 +101,7 @@ impl Store {
 pub struct ReadAhead {
     reader: Reader,
     idle: Vec<Buffer>,
-    /// Chunks that are what was written, and have not been taken whole, by where they are.
+    /// Checked chunks that have not been taken whole, by offset.
     arrived: BTreeMap<u64, Chunk>,
     /// Chunks before this offset have been asked for.
     asked: u64,
@@ -171,7 +169,7 @@ fn feed(
             continue;
         };
         let part = step.min(length - offset) as usize;
-        // One that is too short is refused below.
+        // A buffer that is too short is refused below.
         let filled = buffer.bytes_mut().get_mut(..part).map_or(Ok(()), |part| fill(offset, part));
         if let Err(e) = filled {
             buffers.push(buffer);
@@ -184,7 +182,7 @@ fn feed(
     Ok(())
 }
 
-/// The buffer that was not used for longest, if one more may be in flight.
+/// The buffer unused for longest, if one more may be in flight.
 fn next_of(buffers: &mut Vec<Buffer>, in_flight: usize) -> Option<Buffer> {
     (in_flight < IN_FLIGHT && !buffers.is_empty()).then(|| buffers.remove(0))
 }
@@ -207,12 +205,13 @@ fn drain(reader: &mut Reader, buffers: &mut Vec<Buffer>, sink: &mut dyn Sink) ->
             return Err(reader.failure().cloned().unwrap_or_else(no_buffer));
         };
         in_flight -= 1;
-        // Before it is looked at: those in flight end together, and the disk would stand still.
+        // Ask before looking at the chunk: those in flight end together, and the disk would stand
+        // still.
         let asked = ask(reader, buffers, &mut in_flight);
         let begun = arrived.data().map_or(Ok(()), |data| sink.arrived(arrived.offset(), data));
         let chunk = reader.check(arrived);
         let part = chunk.buffer.bytes().get(..chunk.length as usize).unwrap_or_default();
-        // Every buffer comes back, also behind a failure.
+        // Every buffer comes back, even after a failure.
         let result = chunk.result.and(begun).and_then(|()| sink.checked(chunk.offset, part));
         buffers.push(chunk.buffer);
         left -= 1;
@@ -225,7 +224,7 @@ fn no_buffer() -> Error {
     Error::invalid("no buffer to read or write with; give at least one")
 }
 
-/// Chunks that are over; without any, nothing was in flight.
+/// Chunks that are over. Fails without any, as nothing was in flight then.
 fn some(chunks: Vec<Chunk>, failure: Option<&Error>) -> Result<Vec<Chunk>> {
     match chunks.is_empty() {
         true => Err(failure.cloned().unwrap_or_else(no_buffer)),
@@ -233,7 +232,7 @@ fn some(chunks: Vec<Chunk>, failure: Option<&Error>) -> Result<Vec<Chunk>> {
     }
 }
 
-// As it comes from `submit`.
+// `submit` returns it boxed.
 #[allow(clippy::boxed_local)]
 fn back(refused: Box<Refused>, buffers: &mut Vec<Buffer>) -> Result<()> {
     buffers.push(refused.buffer);
@@ -241,8 +240,8 @@ fn back(refused: Box<Refused>, buffers: &mut Vec<Buffer>) -> Result<()> {
 }
 
 /// Checks that a file of any store is whole, and passes its data to `take`, chunk by chunk in
-/// order; returns the data's length. For tools: a store reads only what it wrote itself. `Corrupt`
-/// when it is not whole.
+/// order. Returns the data's length. For tools: a store reads only what it wrote itself. Fails with
+/// `Corrupt` if the file is not whole.
 pub fn inspect(disk: &dyn Disk, path: &Path, mut take: impl FnMut(u64, &[u8])) -> Result<u64> {
     let file = disk.open(path, false).map_err(|e| failed("opening", path, &e))?;
     let lane = disk.lane().map_err(|e| failed("starting I/O for", path, &e))?;

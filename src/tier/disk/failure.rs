@@ -1,4 +1,4 @@
-//! What the operating system's errors mean to who asked.
+//! What the operating system's errors mean to the caller.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

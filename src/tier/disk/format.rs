@@ -12,9 +12,9 @@
 //! 8 bytes and cover all before; a chunk's covers what is written, with the zeros. So each byte of
 //! the file is covered.
 //!
-//! A file is *whole* when it has the length that its header says, header and footer have their
-//! checksums and agree, and every chunk has its own. The generation is of one write of one store,
-//! so parts of two writes never agree.
+//! A file is *whole* when it has the length its header says, header and footer have their checksums
+//! and agree, and every chunk has its own. The generation is of one write of one store, so parts of
+//! two writes never agree.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ use crate::base::{Error, Result, Status};
 use crate::driver::disk::ALIGN;
 use twox_hash::XxHash3_64;
 
-/// What lengths and places in a file are multiples of, bytes; also what a header takes.
+/// Lengths and places in a file are multiples of this, bytes; a header takes as much.
 pub(super) const BLOCK: u64 = ALIGN;
 const MAGIC: [u8; 8] = *b"gpumemD1";
 const HEADER: u64 = 1;
@@ -32,13 +32,13 @@ const FOOTER: u64 = 2;
 const TABLE: usize = 56;
 /// Bytes of a checksum.
 const SUM: usize = 8;
-/// More data than this in one file is refused, so that no sum of lengths overflows.
+/// The most data in one file, so that no sum of lengths overflows.
 const LONGEST: u64 = 1 << 60;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Content {
-    /// Of the store, and of the write in it.
+    /// The store's number, and the write's in it.
     pub generation: (u64, u64),
     /// Bytes of data, not 0.
     pub length: u64,
@@ -47,7 +47,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Checked: every sum below is within a u64.
+    /// Checks the numbers, so that every sum below is within a u64.
     pub fn new(generation: (u64, u64), length: u64, chunk: u64) -> Result<Content> {
         if length == 0 || length > LONGEST {
             return Err(Error::invalid(format!("{length} B of data; a slot holds 1 to {LONGEST}")));
@@ -67,7 +67,7 @@ impl Content {
         self.length.saturating_sub(offset).min(self.chunk)
     }
 
-    /// The same as they are written: filled up.
+    /// Bytes of the chunk at `offset` as written: filled up.
     pub fn padded_at(&self, offset: u64) -> u64 {
         padded(self.length_at(offset))
     }

@@ -1,17 +1,16 @@
 //! The disk tier: data in files under a mount.
 //!
 //! - A *store* ([`store`]) is one process's place under one mount: a directory of its own
-//!   ([`claim`]), which goes with it, and which the next store removes when the process dies
-//!   before.
+//!   ([`claim`]), removed with it or, if the process dies first, by the next store.
 //! - A *slot* is data in one file of it: written once, as a whole ([`writer`]), read any number of
 //!   times ([`reader`]), removed.
-//! - A *chunk* is what one request reads or writes and one checksum stands for. Writing and reading
-//!   are pipelines: each chunk has a buffer that the caller gives and gets back, and any number are
-//!   in flight. [`copy`] has the loops for it.
-//! - What is removed is *pending* until the file system has given its blocks back ([`reaper`]);
-//!   only requests that need them wait for that.
-//! - *Whole*: a file in which everything is as it was written ([`format`]). Only that is ever taken
-//!   for data.
+//! - A *chunk* is what one request reads or writes and one checksum covers. Writing and reading are
+//!   pipelines: the caller lends each chunk a buffer, and any number are in flight. [`copy`] has
+//!   the loops for it.
+//! - A removed file is *pending* until the file system has its blocks back ([`reaper`]); only
+//!   requests that need them wait for that.
+//! - A file is *whole* if everything in it is as it was written ([`format`]). Only such files are
+//!   ever taken for data.
 //!
 //! Equations, which [`Store::validate`] checks: `slots` and `data` are the number and the lengths
 //! of the slots; `used` is the sum of the lengths of their files and of those of writes in

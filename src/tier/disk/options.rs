@@ -14,12 +14,12 @@ pub struct StoreOptions {
     /// KiB, up to 1 GiB. Data that was written keeps its own. Small, so that a few buffers stay in
     /// the processor's cache: docs/adr/disk-io.md.
     pub chunk_bytes: u64,
-    /// Most bytes of files to have; `None`: as many as the file system has.
+    /// Most bytes of files; `None`: as many as the file system has.
     pub limit: Option<u64>,
-    /// Past the page cache (`O_DIRECT`) where the file system can.
+    /// Whether to bypass the page cache (`O_DIRECT`) where the file system can.
     pub direct: bool,
-    /// A finished write is on the device, not only in the device's cache. Without it a loss of
-    /// power may take data with it, which a read then notices.
+    /// Whether a finished write is on the device, not only in its cache. Otherwise a loss of power
+    /// may take data with it, which a read then notices.
     pub sync: bool,
 }
 
@@ -71,16 +71,16 @@ pub struct StoreUsage {
     pub reading: u64,
 }
 
-/// Bytes that a store may use.
+/// Bytes a store may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreCapacity {
     /// The file system's bytes, or the limit if that is less.
     pub capacity: u64,
-    /// What of it is there for new files.
+    /// How much of it new files may use.
     pub available: u64,
 }
 
-/// What was left by processes that had not removed it, and was removed when the store was opened.
+/// What dead processes had left, and was removed when the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     /// Their directories.

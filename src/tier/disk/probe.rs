@@ -14,7 +14,7 @@ use std::io;
 /// What a file system can do.
 #[derive(Debug)]
 pub(super) struct Abilities {
-    /// Why files are not read and written past the page cache; `None` when they are.
+    /// Why files go through the page cache; `None` if they bypass it.
     buffered: Option<String>,
     /// Whether space can be reserved before it is written to.
     reserves: bool,
@@ -47,7 +47,7 @@ pub(super) fn probe(disk: &dyn Disk, claim: &Claim, options: &StoreOptions) -> R
     } else {
         match direct(disk, &path) {
             Ok(()) => None,
-            // Whatever else is wrong, such as no permission, shows again below.
+            // Any other fault, such as no permission, shows again below.
             Err(e) => Some(format!("O_DIRECT: {e}")),
         }
     };

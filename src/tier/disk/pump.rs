@@ -1,5 +1,5 @@
-//! Reads and writes of one file in flight: goes on after short ones, and keeps what is over until
-//! it is asked for.
+//! Reads and writes of one file in flight. Goes on after short ones, and keeps those that are over
+//! until they are asked for.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often a request is made again without anything having moved.
+/// How often a request is repeated although nothing has moved.
 const PATIENCE: u32 = 16;
 
 /// A request that is over, as a whole.
@@ -27,7 +27,7 @@ pub(super) struct Pump {
     stuck: Vec<(u64, u32)>,
     finished: Vec<Finished>,
     scratch: Vec<Completion>,
-    /// The lane's own failure: what is in flight stays so.
+    /// The lane's own failure. Requests in flight then stay so.
     broken: Option<io::Error>,
 }
 
@@ -71,8 +71,8 @@ impl Pump {
         std::mem::take(&mut self.finished)
     }
 
-    /// Waits until a request is over, the first of those that are; others that are stay. `None`
-    /// when none is in flight.
+    /// Waits until a request is over, and returns the first that was; others stay. `None` if none
+    /// is in flight.
     pub fn next(&mut self) -> Option<Finished> {
         while self.finished.is_empty() && self.lane.in_flight() > 0 && self.broken.is_none() {
             self.advance();
@@ -80,8 +80,8 @@ impl Pump {
         (!self.finished.is_empty()).then(|| self.finished.remove(0))
     }
 
-    /// Waits until the request with this tag is over; others that are stay. `None` when there is no
-    /// such request.
+    /// Waits until the request with this tag is over; others stay. `None` if there is no such
+    /// request.
     pub fn wait_for(&mut self, tag: u64) -> Option<Finished> {
         loop {
             if let Some(i) = self.finished.iter().position(|f| f.tag == tag) {
@@ -99,7 +99,7 @@ impl Pump {
         self.broken.as_ref()
     }
 
-    /// Waits for the lane, and goes on with what is not over.
+    /// Waits for the lane, and continues requests that are not over.
     fn advance(&mut self) {
         let mut scratch = std::mem::take(&mut self.scratch);
         if let Err(e) = self.lane.wait(&mut scratch) {
@@ -117,7 +117,7 @@ impl Pump {
         let outcome = match result {
             Ok(n) if n >= asked => Some(Ok(())),
             Ok(n) => self.go_on(&mut request, n),
-            // A thread that ends takes what it has in flight with it; signals interrupt.
+            // A thread that ends cancels what it has in flight, and signals interrupt: both pass.
             Err(e) if is_passing(&e) => self.again(request.tag, e),
             Err(e) => Some(Err(e)),
         };
@@ -130,7 +130,7 @@ impl Pump {
         }
     }
 
-    /// After `n` bytes, fewer than asked: the rest, from a place where direct I/O may start.
+    /// Continues behind `n` bytes, fewer than asked, from a place where direct I/O may start.
     fn go_on(&mut self, request: &mut IoRequest, n: usize) -> Option<io::Result<()>> {
         let kind = match request.direction {
             Direction::Read => io::ErrorKind::UnexpectedEof,
@@ -147,7 +147,7 @@ impl Pump {
         None
     }
 
-    /// Nothing moved. The error, once that was so too often.
+    /// Repeats a request of which nothing moved. Returns the error once that was so too often.
     fn again(&mut self, tag: u64, e: io::Error) -> Option<io::Result<()>> {
         let Some(stuck) = self.stuck.iter_mut().find(|s| s.0 == tag) else {
             self.stuck.push((tag, 1));

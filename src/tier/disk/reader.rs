@@ -16,23 +16,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A read in progress: chunks are asked for in any order, as often as one likes, into buffers that
-/// are the caller's again when their chunk is over and checked; any number may be in flight.
-/// Dropping it keeps the slot.
+/// A read in progress. Chunks are asked for in any order, as often as one likes, and any number may
+/// be in flight. A buffer is the caller's again when its chunk is over and checked. Dropping the
+/// read keeps the slot.
 pub struct Reader {
     shared: Arc<Shared>,
     number: u64,
     content: Content,
     sums: Vec<u64>,
     path: PathBuf,
-    /// Gone once the read is.
+    /// `None` once the read is over.
     pump: Option<Pump>,
     /// Which chunks have been read and are what was written.
     good: Vec<bool>,
     error: Option<Error>,
 }
 
-/// A chunk that is over, but not checked: of the read that returned it.
+/// A chunk that is over, but not checked by the read that returned it.
 pub struct Arrived {
     finished: Finished,
     length: u64,
@@ -65,7 +65,7 @@ impl Reader {
         let mut pump = Pump::new(lane, file);
         let ends = read_ends(&mut pump, Some(content), &path);
         let reader = Reader { shared, number, content, sums, path, pump: Some(pump), good, error: None };
-        // From here on the drop counts the read out.
+        // From here on the drop uncounts the read.
         let (_, sums) = ends?;
         match sums == reader.sums {
             true => Ok(reader),
@@ -109,9 +109,9 @@ impl Reader {
         finished.into_iter().map(|f| self.verify(f)).collect()
     }
 
-    /// Waits until a chunk is over, and returns it as it is: [`Self::check`] says whether it is
-    /// what was written. Others may be asked for before that, so that the disk does not stand still
-    /// meanwhile. `None` when none is in flight.
+    /// Waits until a chunk is over, and returns it unchecked: [`Self::check`] says whether it is
+    /// what was written. The caller may ask for others first, so that the disk does not stand still
+    /// meanwhile. `None` if none is in flight.
     pub fn next_arrived(&mut self) -> Option<Arrived> {
         let finished = self.pump.as_mut().and_then(Pump::next);
         self.note_broken();
@@ -162,8 +162,8 @@ impl Reader {
     }
 
     /// Ends the read. Buffers that have not been returned are dropped, their chunks checked all the
-    /// same. `Remove` removes the slot, but only when every chunk has been read and none has
-    /// failed: else `Invalid`, or the failure, and the slot is kept.
+    /// same. `Remove` removes the slot if every chunk has been read and none has failed; otherwise
+    /// it returns `Invalid`, or the failure, and keeps the slot.
     pub fn finish(mut self, after: After) -> Result<()> {
         self.wait(usize::MAX);
         if let Some(e) = self.error.take() {
@@ -198,7 +198,7 @@ pub(super) fn corrupt(path: &Path, what: &str) -> Error {
     Error::new(Status::Corrupt, message)
 }
 
-/// An error of a read; the end of the file is one of its content.
+/// An error of a read. An end of the file that comes too early means that the file is corrupt.
 pub(super) fn read_error(bytes: u64, at: u64, path: &Path, e: &io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::UnexpectedEof => corrupt(path, &format!("ends before byte {}", at.saturating_add(bytes))),
@@ -206,8 +206,7 @@ pub(super) fn read_error(bytes: u64, at: u64, path: &Path, e: &io::Error) -> Err
     }
 }
 
-/// Reads header and footer and checks them and the file's length; against `expected`, where that is
-/// known.
+/// Reads and checks header, footer and the file's length, against `expected` if that is known.
 pub(super) fn read_ends(pump: &mut Pump, expected: Option<Content>, path: &Path) -> Result<(Content, Vec<u64>)> {
     pump.submit(Direction::Read, 0, Buffer::new(BLOCK)?, BLOCK, HEADER_TAG);
     if let Some(expected) = &expected {

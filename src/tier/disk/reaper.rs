@@ -22,23 +22,23 @@ use std::thread::{Builder, JoinHandle};
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-reaper";
-/// Most files pending: each takes a descriptor, of which a process has perhaps 1024. Who removes
-/// more than the file system keeps up with does so itself.
+/// Most files pending: each takes a descriptor, of which a process has perhaps 1024. Beyond that, a
+/// thread that removes a file closes it itself.
 const MOST: u64 = 64;
 
-/// One store's, with a thread from the first file on.
+/// One store's reaper. Its thread starts with the first file.
 pub(super) struct Reaper {
     shared: Arc<Shared>,
-    /// Whose thread it is: in a forked child there is none, and the locks may be held for ever.
+    /// The thread's process: a forked child has no such thread, and the locks may be held for ever.
     pid: u32,
-    /// Not dropped but by the end: in a child that would touch a thread that is not there.
+    /// Dropped only at the end: in a child, the drop would touch a thread that is not there.
     thread: Mutex<Option<ManuallyDrop<JoinHandle<()>>>>,
 }
 
 struct Shared {
     disk: Arc<dyn Disk>,
     queue: Mutex<Queue>,
-    /// Told of every file that comes, every one that is closed, and the end.
+    /// Told of every file that comes, of every one that is closed, and of the end.
     changed: Condvar,
 }
 
@@ -46,7 +46,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     files: VecDeque<(File, u64)>,
-    /// Bytes of those that are not closed, with the one that is being closed.
+    /// Bytes of the files not closed yet, with the one that is being closed.
     pending: u64,
     handed: u64,
     closed: u64,
@@ -70,15 +70,15 @@ impl Reaper {
         self.pid == std::process::id()
     }
 
-    /// Closes a file of so many bytes some time later; here and now, which may take long, when many
-    /// are pending or there is no thread.
+    /// Closes a file of `bytes` some time later; or at once, which may take long, if many are
+    /// pending or there is no thread.
     pub fn close(&self, file: File, bytes: u64) {
         if let Some(file) = self.hand_over(file, bytes) {
             self.shared.disk.close(file);
         }
     }
 
-    /// Gives the file back when no other thread will close it.
+    /// Hands a file to the thread. Gives it back if that will not close it.
     fn hand_over(&self, file: File, bytes: u64) -> Option<File> {
         if !self.is_here() || !self.has_thread() {
             return Some(file);
@@ -106,7 +106,7 @@ impl Reaper {
         thread.is_some()
     }
 
-    /// Bytes that the file system will have back.
+    /// Bytes the file system has yet to get back.
     pub fn pending_bytes(&self) -> u64 {
         match self.is_here() {
             true => lock(&self.shared.queue).pending,
@@ -114,7 +114,7 @@ impl Reaper {
         }
     }
 
-    /// What is pending now.
+    /// The files pending now.
     pub fn pending(&self) -> Pending {
         if !self.is_here() {
             return Pending { closed: 0, handed: 0 };
@@ -123,7 +123,7 @@ impl Reaper {
         Pending { closed: queue.closed, handed: queue.handed }
     }
 
-    /// Waits until one more of these is closed; `false` when all of them were before.
+    /// Waits until one more of these is closed; `false` if all of them were before.
     pub fn wait_for_one(&self, pending: &mut Pending) -> bool {
         if pending.closed >= pending.handed {
             return false;
@@ -136,8 +136,8 @@ impl Reaper {
         true
     }
 
-    /// Waits until all is closed, and ends the thread. What comes later is closed by the thread
-    /// that brings it.
+    /// Waits until all are closed, and ends the thread. A file that comes later is closed by the
+    /// thread that brings it.
     pub fn end(&self) {
         if !self.is_here() {
             return;
@@ -172,8 +172,8 @@ impl Shared {
     }
 }
 
-/// Removes a file's name. What comes back is to be closed; without it, the blocks are given back
-/// already.
+/// Removes a file's name. The caller closes the file returned; without one, the blocks are given
+/// back already.
 pub(super) fn unlink(disk: &dyn Disk, path: &Path) -> io::Result<Option<File>> {
     let file = disk.open(path, false).ok();
     disk.remove(path).map(|()| file)

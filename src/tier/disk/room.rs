@@ -1,4 +1,4 @@
-//! Files with space of their own.
+//! Making files with space of their own.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -12,14 +12,14 @@ use std::io;
 use std::path::Path;
 
 impl Shared {
-    /// A file of the right length whose space is its own. Where that is not there, the space of
-    /// removed ones is waited for.
+    /// Makes a file of the right length whose space is reserved. If there is too little, waits for
+    /// the space of removed files.
     pub fn make_file(&self, path: &Path, content: Content) -> Result<File> {
         let mut pending = self.reaper.pending();
         loop {
             match self.try_file(path, content) {
                 Err(e) if e.status == Status::OutOfMemory && self.reaper.wait_for_one(&mut pending) => {
-                    // What came of it so far.
+                    // Removes what the attempt left.
                     let _ = self.disk.remove(path);
                 }
                 other => return other,
@@ -40,7 +40,7 @@ impl Shared {
             );
             Error::new(Status::OutOfMemory, message)
         };
-        // Asked first, as a file system that is being filled up fails others, too.
+        // Asked first, as a file system that fills up fails others, too.
         if space.free < bytes {
             return Err(full(""));
         }

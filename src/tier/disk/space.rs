@@ -27,7 +27,7 @@ pub struct Disks {
 pub struct Mount {
     space: Arc<Space>,
     path: PathBuf,
-    /// Its number (`st_dev`).
+    /// The file system's number (`st_dev`).
     file_system: u64,
     disk: Arc<dyn Disk>,
     manager: Arc<Manager>,
@@ -36,13 +36,13 @@ pub struct Mount {
 }
 
 impl Disks {
-    /// Without any mount. Stores are opened with `options`, but that the limit is the space's.
+    /// No mounts yet. Stores are opened with `options`, without a limit: the space has that.
     pub fn new(manager: Arc<Manager>, options: StoreOptions, thresholds: Thresholds) -> Disks {
         let options = StoreOptions { limit: None, ..options };
         Disks { manager, options, thresholds, disk: Mutex::new(None), mounts: Mutex::new(Vec::new()) }
     }
 
-    /// The same with calls to the file system made by `disk`.
+    /// Like [`Self::new`], with calls to the file system made by `disk`.
     pub fn new_on(disk: Arc<dyn Disk>, manager: Arc<Manager>, options: StoreOptions, thresholds: Thresholds) -> Disks {
         Disks { disk: Mutex::new(Some(disk)), ..Disks::new(manager, options, thresholds) }
     }
@@ -65,7 +65,7 @@ impl Disks {
         if !found.is_dir() {
             return Err(Error::new(Status::Io, format!("{} is not a directory; give one", path.display())));
         }
-        // What has been removed elsewhere on the same file system belongs to what it has left.
+        // Files removed elsewhere on the same file system count as space that it has left.
         let file_system = found.dev();
         self.mounts().iter().filter(|m| m.file_system == file_system).for_each(|m| m.settle());
         let bytes = disk.space(&path).map_err(|e| at("asking for the space of", &path, &e))?;
@@ -110,8 +110,8 @@ impl Disks {
         lock(&self.mounts).clone()
     }
 
-    /// Removes the files of all stores, as the process exits. Waits for no lock: what another
-    /// thread holds just then stays, for the next store there.
+    /// Removes the files of all stores, as the process exits. Waits for no lock: files of a store
+    /// that another thread has locked are left to the next store there.
     pub fn leave(&self) {
         for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
             if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {
@@ -149,8 +149,8 @@ impl Mount {
         &self.path
     }
 
-    /// The store there, opened if it is not; that removes what dead processes left. `Io` when the
-    /// directory is not there any more or not to be written to; the next call tries again.
+    /// The store there, opened if need be, which removes what dead processes left. Fails with `Io`
+    /// if the directory is gone or not writable; the next call tries again.
     pub fn store(&self) -> Result<Arc<Store>> {
         let mut store = lock(&self.store);
         if let Some(store) = &*store {
@@ -174,8 +174,8 @@ impl Mount {
         lock(&self.store).is_some()
     }
 
-    /// Counts what a slot of `bytes` of data takes of the space: the whole file. To be kept as long
-    /// as the slot. What is attached is attached to the thread.
+    /// Counts what a slot of `bytes` of data takes of the space: the whole file. Keep it as long as
+    /// the slot. Of attached reservations, only the thread's counts.
     pub fn draw<'a>(&self, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<Drawn> {
         self.manager.draw(&self.space, from, file_bytes(bytes, self.options.chunk_bytes)?, NO_STREAM)
     }

@@ -33,7 +33,7 @@ impl Store {
         Store::open_on(Arc::new(OsDisk::default()), mount, options)
     }
 
-    /// The same with calls to the file system made by `disk`.
+    /// Like [`Self::open`], with calls to the file system made by `disk`.
     pub fn open_on(disk: Arc<dyn Disk>, mount: &Path, options: &StoreOptions) -> Result<Store> {
         options.check()?;
         let (mut claim, reclaimed) = claim(&*disk, mount)?;
@@ -70,7 +70,7 @@ impl Store {
         self.shared.abilities.is_direct()
     }
 
-    /// Bytes of the chunks that it is written and read in.
+    /// Bytes of the chunks it is written and read in.
     pub fn chunk_bytes(&self) -> u64 {
         self.shared.options.chunk_bytes
     }
@@ -85,11 +85,11 @@ impl Store {
         lock(&self.shared.books).usage
     }
 
-    /// How much it can hold. What the file system is giving back just now is available: who writes
-    /// waits for it if need be.
+    /// How much it can hold. Blocks that the file system is just getting back are available: a
+    /// write waits for them if need be.
     pub fn capacity(&self) -> Result<StoreCapacity> {
         let dir = &self.shared.claim.dir;
-        // Asked first: what is given back meanwhile counts twice for a moment, not less.
+        // Asked first, so that blocks given back meanwhile count twice for a moment, and not less.
         let pending = self.shared.reaper.pending_bytes();
         let space = self.shared.disk.space(dir).map_err(|e| failed("asking for the space of", dir, &e))?;
         let limit = self.shared.options.limit.unwrap_or(u64::MAX);

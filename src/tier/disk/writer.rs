@@ -15,7 +15,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Tags of what is no chunk.
+/// Tags of requests that are no chunks.
 pub(super) const HEADER_TAG: u64 = u64::MAX;
 pub(super) const FOOTER_TAG: u64 = u64::MAX - 1;
 
@@ -28,7 +28,7 @@ pub struct Chunk {
     pub length: u64,
     /// The caller's again.
     pub buffer: Buffer,
-    /// Whether it was written; or read, and is what was written.
+    /// Whether it was written, or read just as it had been written.
     pub result: Result<()>,
 }
 
@@ -41,16 +41,16 @@ pub struct Refused {
     pub error: Error,
 }
 
-/// A write in progress: chunks are submitted in any order, each once, from buffers that are the
-/// caller's again when their chunk is over; any number may be in flight. Dropping it gives the
-/// write up and removes the file.
+/// A write in progress. Chunks are submitted in any order, each once, and any number may be in
+/// flight. A buffer is the caller's again when its chunk is over. Dropping the write gives it up
+/// and removes the file.
 pub struct Writer {
     number: u64,
     content: Content,
-    /// Before `part`: its drop waits for what is in flight, and closes the file.
+    /// Declared before `part`: its drop waits for what is in flight, and closes the file.
     pump: Pump,
     part: Part,
-    /// Of each chunk that was submitted.
+    /// The checksum of each chunk that was submitted.
     sums: Vec<Option<u64>>,
     /// Chunks not submitted yet.
     missing: u64,
@@ -168,7 +168,7 @@ impl Writer {
             self.content.header(header.bytes_mut());
             self.content.footer(&sums, footer.bytes_mut());
             let (place, bytes) = (self.content.footer_place(), footer.len());
-            // Beside the last chunks: only the new name, below, says that all are there.
+            // Written beside the last chunks: only the new name, below, says that all are there.
             self.pump.submit(Direction::Write, 0, header, BLOCK, HEADER_TAG);
             self.pump.submit(Direction::Write, place, footer, bytes, FOOTER_TAG);
         }

@@ -27,7 +27,7 @@ impl Bell {
         }
     }
 
-    /// Whether it is over.
+    /// Whether [`Self::end`] was called.
     pub(super) fn has_ended(&self) -> bool {
         lock(&self.rung).ended
     }
@@ -37,7 +37,7 @@ impl Bell {
         self.heard.notify_one();
     }
 
-    /// Waits to be rung; `false` when it is over.
+    /// Waits to be rung; `false` once it has ended.
     pub(super) fn wait(&self) -> bool {
         let mut rung = lock(&self.rung);
         loop {
@@ -51,7 +51,7 @@ impl Bell {
         }
     }
 
-    /// Waits some time; `false` when it is over.
+    /// Waits some time; `false` once it has ended.
     pub(super) fn pause(&self, time: Duration) -> bool {
         let start = Instant::now();
         let mut rung = lock(&self.rung);

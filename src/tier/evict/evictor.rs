@@ -48,8 +48,8 @@ impl Evictor {
         Evictor { shared, mover: OnceLock::new(), options }
     }
 
-    /// Allocates evictable memory: whole pages of its own, drawn from the reservation if one is
-    /// given, else as any other. Where there is none, what may move automatically makes room. It
+    /// Allocates evictable memory: whole pages of its own, drawn from the reservation, if given, or
+    /// like any other. If there is none, allocations that may move automatically make room. It
     /// belongs to no arena.
     pub fn malloc(&self, pool: &Pool, req: &AllocRequest, reservation: Option<&Reservation>) -> Result<u64> {
         let shared = &self.shared;
@@ -68,8 +68,8 @@ impl Evictor {
         Ok(info.base)
     }
 
-    /// Keeps the allocation in the device's memory until it is unheld as often, restoring it if
-    /// need be, for use by work submitted after this returns.
+    /// Keeps the allocation in device memory until it is unheld as often, restoring it if need be.
+    /// Work submitted after this returns may use it.
     pub fn hold(&self, base: u64) -> Result<()> {
         let item = self.item(base)?;
         if item.pin_resident()? {
@@ -78,7 +78,7 @@ impl Evictor {
         let claim = item.claim(true)?.ok_or_else(|| ended(base))?;
         let mut kept = Vec::new();
         self.shared.shift(vec![claim], &Goal::Device, By::Noted, None, Some(&mut kept))?;
-        // What has ended is not kept.
+        // An allocation that has ended is not kept.
         kept.first().ok_or_else(|| ended(base))?.hold();
         drop(kept);
         self.nudge();
@@ -91,7 +91,7 @@ impl Evictor {
     pub fn unhold(&self, base: u64, stream: StreamHandle) -> Result<()> {
         let item = self.item(base)?;
         if item.look().0 == 0 {
-            // For its text.
+            // For its error.
             return item.unhold();
         }
         self.shared.pool(item.device)?.note_use(base, item.id, stream)?;
@@ -102,7 +102,7 @@ impl Evictor {
     }
 
     /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it;
-    /// `None`: to the streams that were named when it was unheld, or else the one it was allocated
+    /// without `by`, to the streams named when it was unheld, or else to the one it was allocated
     /// on.
     pub fn shift(
         &self,
@@ -115,8 +115,8 @@ impl Evictor {
         self.shift_all(vec![item], goal, by, progress)
     }
 
-    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. None is held, or nothing
-    /// is moved. Where one cannot be moved, those before it have been, and the error says how many.
+    /// Moves all allocations with a tag, as [`Evictor::shift`] does each. Moves nothing if one is
+    /// held. If one cannot be moved, those before it have been, and the error says how many.
     pub fn shift_tag(
         &self,
         tag: u64,
@@ -140,7 +140,7 @@ impl Evictor {
         progress: Option<Progress>,
     ) -> Result<Moved> {
         let mut claims = Vec::with_capacity(items.len());
-        // By address, so that two who claim several never wait for each other.
+        // By address, so that two threads that claim several never wait for each other.
         for item in items {
             claims.extend(item.claim(goal.is_nearer())?);
         }
@@ -157,8 +157,8 @@ impl Evictor {
         Ok(Location { space, holds, bytes: item.bytes, mapped: item.mapped })
     }
 
-    /// Moves what may move automatically out of a space, oldest use first, until `bytes` are free
-    /// that were not. Returns how many: perhaps fewer, perhaps some more.
+    /// Moves allocations that may move automatically out of a space, oldest use first, until
+    /// `bytes` more are free. Returns how many were freed: perhaps fewer, perhaps some more.
     pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.shared.make_room(space, bytes)
     }
@@ -181,9 +181,9 @@ impl Evictor {
         self.shared.register.find(base).ok_or_else(|| self.shared.none(base))
     }
 
-    /// Checks the equations of the parts, and that the pools agree: what is registered lives there
-    /// and is not being moved, what is in the device has memory, and nothing else is evictable.
-    /// Call it at a moment without allocations, frees and moves.
+    /// Checks the equations of the parts, and that the pools agree: every registered item lives and
+    /// is not being moved, items in the device have memory, and nothing else is evictable. Call it
+    /// at a moment without allocations, frees and moves.
     pub fn validate(&self) -> Result<()> {
         let register = &self.shared.register;
         let fault = |item: &Item, said| item.fault(said).map(|fault| format!("{fault}; {item:?}"));
@@ -193,7 +193,7 @@ impl Evictor {
             let wrong = |what: &str| Err(Error::internal(format!("{:#x} {what}; {item:?}", item.base)));
             let at = item.look();
             let residence = self.shared.pool(item.device)?.residence(item.base, item.id);
-            // Of the mover's moves nothing is said.
+            // Nothing is known of an item that the mover moves just now.
             let Some(space) = at.1.filter(|_| item.look() == at) else { continue };
             match residence {
                 None => return wrong("has ended, and is registered"),

@@ -16,8 +16,8 @@ use crate::tier::{SpaceId, Tier};
 /// left the nearest cache of the processor that checked it when the disk writes there again. Half
 /// of that was read a tenth slower on an H200 machine (docs/adr/disk-io.md).
 const BUFFERS: u64 = 32;
-/// Bytes that are copied at a time from one node to another: how finely progress is told and moves
-/// are cancelled.
+/// Bytes copied at a time from one node to another: how finely progress is told and moves are
+/// cancelled.
 const HOST_PART: u64 = 1 << 20;
 
 impl Shift<'_> {
@@ -153,14 +153,14 @@ impl Shift<'_> {
         Ok(())
     }
 
-    /// Pinned buffers for a store's chunks; where pinned memory is refused, ordinary ones.
+    /// Pinned buffers for a store's chunks, or ordinary ones if pinned memory is refused.
     fn new_buffers(&self, store: &Store, bytes: u64) -> Result<Vec<Buffer>> {
         let chunk = store.chunk_bytes().min(bytes.next_multiple_of(ALIGN));
         let count = bytes.div_ceil(chunk).min(BUFFERS);
         (0..count).map(|_| self.buffer(chunk)).collect()
     }
 
-    /// Lets the buffers go when the device touches none of them any more.
+    /// Drops the buffers once the device no longer touches them.
     fn release(&mut self) -> Result<()> {
         let buffers = std::mem::take(&mut self.buffers);
         let flow = self.flow()?;
@@ -191,20 +191,20 @@ struct Reading<'r, 'a> {
     told: &'r mut Told<'a>,
     item: &'r Item,
     into: Option<&'r HostMemory>,
-    /// What the flow had submitted before.
+    /// Bytes the flow had submitted before.
     start: u64,
-    /// Bytes that are there.
+    /// Bytes that have arrived.
     over: u64,
 }
 
-/// How many of a file's bytes from `offset` on are the item's: one of 0 bytes is kept as one.
+/// How many of a file's bytes from `offset` on are the item's: 0 bytes are kept as one.
 fn of_item(item: &Item, offset: u64, data: &[u8]) -> u64 {
     (data.len() as u64).min(item.bytes.saturating_sub(offset))
 }
 
 impl Sink for Reading<'_, '_> {
-    /// The device copies what the processor checks meanwhile. If it is not what was written, the
-    /// memory is not handed out.
+    /// The device copies while the processor checks. If the bytes are not those that were written,
+    /// the memory is not handed out.
     fn arrived(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         match self.into {
             None => {

@@ -10,7 +10,7 @@ thread_local! {
     /// How many shifts this thread is in: more than one when a callback of the first moves
     /// something.
     static SHIFTS: Cell<u32> = const { Cell::new(0) };
-    /// In how many callbacks about the progress of a move.
+    /// How many callbacks about the progress of a move it is in.
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 

@@ -1,8 +1,8 @@
 //! One evictable allocation: where its bytes are, and who may change that.
 //!
-//! A thread *claims* an item before it moves it. While it is claimed its bytes belong to the claim,
-//! and other threads wait only for the claim's end. Its lock is held for moments only, and is the
-//! last of all but the manager's.
+//! A thread *claims* an item before it moves it. Meanwhile the item's bytes belong to the claim,
+//! and other threads wait only for the claim's end. An item's lock is held for moments only, and is
+//! the last of all but the manager's.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ pub(super) enum Place {
     Disk(Filed),
 }
 
-/// Bytes in a slot of a store, which goes with this.
+/// Bytes in a slot of a store. The drop removes the slot.
 pub(super) struct Filed {
     pub(super) store: Arc<Store>,
     pub(super) slot: Slot,
@@ -40,15 +40,15 @@ pub(super) struct Filed {
 impl Drop for Filed {
     fn drop(&mut self) {
         if self.store.remove(self.slot).is_err() {
-            // The file is left to the process that opens a store there next, and takes its bytes
-            // until then.
+            // The file is left to the next process that opens a store there, and its bytes stay
+            // counted.
             std::mem::forget(self.drawn.take());
         }
     }
 }
 
 impl Place {
-    /// The space that it is in.
+    /// The space it is in.
     pub(super) fn space(&self, device: DeviceId) -> SpaceId {
         match self {
             Place::Device => SpaceId::new(Tier::Gpu, device.0),
@@ -68,12 +68,12 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Who has claimed an item.
+/// The thread that has claimed an item.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     /// The system's number: unlike Rust's, it is known until the thread has ended.
     thread: u32,
-    /// The claim will free memory of the device, if all goes well.
+    /// Whether the claim will free device memory, if all goes well.
     leaves_device: bool,
 }
 
@@ -85,9 +85,9 @@ struct State {
     by: Option<Holder>,
     /// How often it is held.
     holds: u32,
-    /// The allocation has ended.
+    /// Whether the allocation has ended.
     gone: bool,
-    /// The receipt of its device memory; there exactly while it has some.
+    /// The receipt of its device memory, exactly while it has some.
     drawn: Option<Drawn>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Item {
     /// Bytes of device memory that it takes.
     pub(super) mapped: u64,
     pub(super) tag: u64,
-    /// Where its device memory is drawn from.
+    /// What its device memory is drawn from.
     pub(super) source: Source,
     register: Weak<Register<Item>>,
     state: Mutex<State>,
@@ -119,7 +119,7 @@ impl Listed for Item {
     }
 }
 
-/// What the pool holds of an item: made before the allocation is.
+/// The pool's link to an item, made before the allocation is.
 #[derive(Debug, Default)]
 pub(super) struct Ticket(OnceLock<Arc<Item>>);
 
@@ -131,15 +131,15 @@ impl Guest for Ticket {
     }
 }
 
-/// What became of a claim.
+/// The outcome of a try to claim.
 pub(super) enum Outcome {
     /// It is the caller's.
     Claimed(Claim),
     /// The allocation has ended.
     Gone,
-    /// Another thread has it; says whether that will free memory of the device.
+    /// Another thread has it; whether that will free device memory.
     Busy(bool),
-    /// It is held so often.
+    /// It is held, and how often.
     Held(u32),
 }
 
@@ -147,7 +147,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) item: Arc<Item>,
-    /// Always there but in its own drop.
+    /// `None` only in its own drop.
     place: Option<Place>,
 }
 
@@ -169,13 +169,13 @@ impl Item {
         })
     }
 
-    /// Tells the pool's ticket whose it is.
+    /// Links the pool's ticket to this item.
     pub(super) fn enter(self: &Arc<Item>, ticket: &Ticket) {
         // Each ticket is used once.
         let _ = ticket.0.set(self.clone());
     }
 
-    /// The allocation has ended: its bytes go, now or with the claim that has them.
+    /// Ends the item: its bytes go, now or with the claim that has them.
     fn end(&self) {
         if let Some(register) = self.register.upgrade() {
             register.remove(self);
@@ -188,8 +188,7 @@ impl Item {
         self.idle.notify_all();
     }
 
-    /// Claims it, to move it out of the device or elsewhere; `any_holds`: although it is held;
-    /// `leaves`: see [`Claim::leaves`].
+    /// Claims it for a move. `any_holds`: even if it is held; `leaves`: see [`Claim::leaves`].
     pub(super) fn try_claim(self: &Arc<Item>, any_holds: bool, leaves: bool) -> Outcome {
         let mut st = lock(&self.state);
         if st.gone {
@@ -226,7 +225,7 @@ impl Item {
         }
     }
 
-    /// Waits until no thread has it. Not in a callback of a move.
+    /// Waits until no thread has it. Fails in a callback of a move.
     fn wait(&self) -> Result<()> {
         if in_a_shift() {
             return Err(Error::invalid(format!(
@@ -241,7 +240,7 @@ impl Item {
         Ok(())
     }
 
-    /// Waits while a thread that takes it off the device has it.
+    /// Waits while another thread has it that takes it off the device.
     pub(super) fn wait_to_leave(&self) {
         let me = thread_number();
         let mut st = lock(&self.state);
@@ -250,7 +249,7 @@ impl Item {
         }
     }
 
-    /// Holds it if it is in the device's memory and unclaimed; says whether it was.
+    /// Holds it if it is in device memory and unclaimed. Returns whether it was.
     pub(super) fn pin_resident(&self) -> Result<bool> {
         let mut st = lock(&self.state);
         if st.gone {
@@ -278,20 +277,19 @@ impl Item {
         (st.holds, st.place.as_ref().map(|p| p.space(self.device)))
     }
 
-    /// How many bytes of what an allocation lacks its device memory would give back.
+    /// How many bytes its device memory would give back, of those an allocation lacks.
     pub(super) fn helps(&self, lack: &Lack) -> u64 {
         lock(&self.state).drawn.as_ref().map_or(0, |drawn| drawn.helps(lack))
     }
 
-    /// Keeps the receipt of the device's memory, or gives it back. For who has claimed it.
+    /// Sets the receipt of the device memory, or gives it back. For the thread that has claimed it.
     pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
-        // Dropped behind the lock.
+        // Dropped after the lock is released.
         let _old = std::mem::replace(&mut lock(&self.state).drawn, drawn);
     }
 
-    /// What is wrong with it, if it is unclaimed: it is in one place, where the register says, with
-    /// a receipt of what it takes there and of nothing else, and what is held is in the device's
-    /// memory.
+    /// What is wrong with it, if it is unclaimed. It must be in one place, the one in the register,
+    /// with a receipt of what it takes there and of nothing else; in device memory if it is held.
     pub(super) fn fault(&self, said: SpaceId) -> Option<&'static str> {
         let st = lock(&self.state);
         if st.place.as_ref().is_some_and(|place| place.space(self.device) != said) {
@@ -334,7 +332,7 @@ impl Claim {
         self.place.as_ref().unwrap_or(&Place::Device)
     }
 
-    /// The bytes are elsewhere from now on.
+    /// Notes that the bytes are elsewhere now.
     pub(super) fn set_place(&mut self, place: Place) {
         self.place = Some(place);
     }
@@ -345,8 +343,8 @@ impl Claim {
         st.holds = st.holds.saturating_add(1);
     }
 
-    /// It is about to be moved out, and nothing that others may hold up is in the way: who wants
-    /// device memory may wait for it.
+    /// Says that it is about to be moved out, and that nothing that others may hold up is in the
+    /// way: a thread that wants device memory may wait for it.
     pub(super) fn leaves(&self) {
         if let Some(by) = &mut lock(&self.item.state).by {
             by.leaves_device = matches!(self.place, Some(Place::Device));

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes of one copy, at most: how finely progress is told and moves are cancelled.
+/// The most bytes of one copy: how finely progress is told and moves are cancelled.
 const CHUNK: u64 = 16 << 20;
 /// Copies in flight: enough for the device never to wait for the host.
 const DEPTH: usize = 4;
@@ -18,7 +18,7 @@ const DEPTH: usize = 4;
 pub(super) struct Lanes {
     driver: Arc<dyn Driver>,
     idle: Mutex<Vec<Idle>>,
-    /// Those whose remaining work is unknown.
+    /// Lanes whose remaining work is unknown.
     lost: Mutex<Vec<Lost>>,
 }
 
@@ -34,8 +34,9 @@ struct Idle {
     events: Vec<EventHandle>,
 }
 
-/// Tells how far a move is: bytes done, bytes in all. `false` cancels it. When it panics, what has
-/// not arrived stays where it was, and the panic goes on to the caller that asked for the move.
+/// Hears how far a move is: bytes done, bytes in all. Returning `false` cancels it. If it panics,
+/// bytes that have not arrived stay where they were, and the panic goes on to the caller that asked
+/// for the move.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// A borrowed lane: copies in flight, in order.
@@ -48,9 +49,9 @@ pub(super) struct Flow<'a> {
     ring: VecDeque<(EventHandle, u64)>,
     submitted: u64,
     completed: u64,
-    /// Something may be in flight that has no event.
+    /// Whether something without an event may be in flight.
     dirty: bool,
-    /// What must not go before all copies are known to be over.
+    /// Kept until all copies are known to be over.
     held: Vec<Box<dyn Any + Send>>,
 }
 
@@ -59,7 +60,7 @@ impl Lanes {
         Lanes { driver, idle: Mutex::new(Vec::new()), lost: Mutex::new(Vec::new()) }
     }
 
-    /// What could not be waited for before may be over by now.
+    /// Takes back lanes that could not be waited for before, if they can be now.
     fn find_lost(&self) {
         let lost = std::mem::take(&mut *lock(&self.lost));
         for lost in lost {
@@ -94,7 +95,7 @@ impl Lanes {
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        // An error has no one to go to: the driver may be gone with the process.
+        // Nobody can be told of an error: the driver may be gone with the process.
         for lane in std::mem::take(&mut *lock(&self.idle)) {
             for event in lane.events {
                 let _ = self.driver.event_destroy(lane.device, event);
@@ -109,7 +110,7 @@ impl Flow<'_> {
         self.idle.as_mut().ok_or_else(|| Error::internal("a lane was used after its end"))
     }
 
-    /// The stream that it copies on.
+    /// The stream it copies on.
     pub(super) fn stream(&self) -> StreamHandle {
         self.idle.as_ref().map_or(StreamHandle::LEGACY, |l| l.stream)
     }
@@ -200,7 +201,7 @@ impl Flow<'_> {
     }
 
     /// Waits until nothing is in flight: afterwards the device touches nothing of the move. After
-    /// an error that stays unknown, and what the copies may touch must never be used again.
+    /// an error that is unknown, and what the copies may touch must never be used again.
     pub(super) fn drain(&mut self) -> Result<()> {
         while !self.ring.is_empty() {
             self.wait_one()?;

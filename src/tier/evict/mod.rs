@@ -6,11 +6,10 @@
 //!   addresses stay its own. *Restore*: to map memory there again and copy them back.
 //! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right
 //!   to move them.
-//! - *hold*: to keep an item in the device's memory, restoring it if need be. What has been unheld
-//!   at least once moves *automatically*: when its space is too full, or when there is no memory
-//!   for something else. What never was is moved only when asked for.
-//! - *register* ([`register`]): all items, and those that are moved by themselves by their last
-//!   use.
+//! - *hold*: to keep an item in device memory, restoring it if need be. An item that has been
+//!   unheld at least once moves *automatically*: when its space is too full, or when there is no
+//!   memory for something else. Any other is moved only when asked for.
+//! - *register* ([`register`]): all items, and those that move automatically by their last use.
 //! - *flow* ([`lanes`]): copies in flight on a stream of the move's own.
 //! - *shift* ([`shift`]): one or several items on their way; *mover* ([`mover`]): the thread that
 //!   empties spaces that are too full.
@@ -23,8 +22,8 @@
 //!
 //! # What survives
 //!
-//! Bytes leave a place only when they are known to be whole in another: until then a failure, a
-//! cancelled move or the end of the process's patience leaves them where they were.
+//! Bytes leave a place only when they are known to be whole in another. Until then a failed,
+//! cancelled or abandoned move leaves them where they were.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

@@ -1,8 +1,8 @@
 //! The mover: a thread that empties spaces that are too full, between their thresholds.
 //!
-//! It sleeps until a space is found at its trigger, then moves what may move automatically, oldest
-//! use first, until just no more than the stop is used. Below the trigger it does nothing, so use
-//! that swings between the two moves nothing.
+//! It sleeps until a space is found at its trigger. Then it moves items that may move
+//! automatically, oldest use first, until no more than the stop is used. Below the trigger it does
+//! nothing, so use that swings between the two moves nothing.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -18,24 +18,24 @@ use std::time::Duration;
 const NAME: &str = "gpumem-mover";
 /// How long to leave a space alone that could not be emptied.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Bytes that are claimed at a time.
+/// The most bytes claimed at a time.
 const PART: u64 = 256 << 20;
 
 /// How the mover works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoverOptions {
-    /// Whether there is one.
+    /// Whether there is a mover.
     pub enabled: bool,
     /// Whether to say on stderr what it cannot do.
     pub warn: bool,
 }
 
-/// The running mover. Dropping it cancels what it moves just now, and waits for the copies in
-/// flight and for the thread's end.
+/// The running mover. Dropping it cancels the present move, and waits for the copies in flight and
+/// for the thread's end.
 pub(super) struct Mover {
     shared: Weak<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The process it runs in: a forked child has none.
+    /// The process it runs in: a forked child has no mover.
     process: u32,
 }
 
@@ -43,7 +43,7 @@ impl Mover {
     pub(super) fn start(shared: &Arc<Shared>, options: MoverOptions) -> std::io::Result<Mover> {
         let weak = Arc::downgrade(shared);
         let all = shared.clone();
-        // The thread holds what it needs to sleep; it ends with the evictor.
+        // The thread holds what it needs even while it sleeps; it ends with the evictor.
         let thread = Some(exit::spawn(NAME, move || run(&all, options))?);
         Ok(Mover { shared: weak, thread, process: std::process::id() })
     }
@@ -57,7 +57,7 @@ impl Drop for Mover {
         let thread =
             self.thread.take().filter(|t| self.process == std::process::id() && t.thread().id() != current().id());
         if let Some(thread) = thread {
-            // It has said all that it had to say.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -71,7 +71,7 @@ fn run(shared: &Shared, options: MoverOptions) {
         drop(work);
         match emptied {
             Ok(true) => warned = false,
-            // All that is left is in use. The end of that use rings, and so do many other calls.
+            // Everything left is in use. The end of that use rings, and so do many other calls.
             Ok(false) => {
                 if !shared.bell.pause(PATIENCE) {
                     return;
@@ -91,21 +91,21 @@ fn run(shared: &Shared, options: MoverOptions) {
 }
 
 impl Shared {
-    /// The spaces at their trigger out of which something can be moved.
+    /// The spaces at their trigger that something can be moved out of.
     pub(super) fn too_full(&self) -> impl Iterator<Item = Arc<Space>> + '_ {
-        // Out of the host there is no way but to a disk.
+        // A disk is the only way out of the host.
         let way = |s: &Space| s.id().tier == Tier::Gpu || !self.parts.disks.is_empty();
         self.parts.gpu.iter().chain(&self.hosts).filter(move |s| s.should_downgrade() && way(s)).cloned()
     }
 
-    /// Moves out of each space that is at its trigger just as much as leaves it at its stop, if
-    /// there is as much. Whether none of them stays too full; else the first that could not be
-    /// emptied, with why. The error itself may speak of where the data was to go.
+    /// Moves as much out of each space at its trigger as brings it down to its stop, if there is as
+    /// much. Returns whether none stays too full; or the first space that could not be emptied, and
+    /// why. The error itself may be about where the data was to go.
     fn empty_all(&self) -> Result<bool, (SpaceId, Error)> {
         let (mut outcome, mut emptied) = (Ok(()), true);
         for space in self.too_full().collect::<Vec<_>>() {
             loop {
-                // In parts, so that no thread waits long for one that is to stay after all.
+                // In parts, so that no thread waits long for an item that stays after all.
                 let most = space.amount_to_downgrade().min(PART);
                 match self.empty(space.id(), most, None, false, &|| !self.bell.has_ended()) {
                     Ok(0) => {

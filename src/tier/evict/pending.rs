@@ -1,4 +1,4 @@
-//! Moves that have begun, and what becomes of those that do not come to their end.
+//! Moves that have begun, and what becomes of those that do not finish.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -9,21 +9,20 @@ use crate::tier::host::HostMemory;
 use crate::tier::Drawn;
 use std::sync::Arc;
 
-/// A move that the pool knows of. However it is left, by an error or by a panic of a callback, the
-/// pool hears that it is over, and the bytes are where they were. Code that leaves it knows that no
-/// copy to or from the device's memory is in flight, or says that it does not know
-/// ([`Begun::undo`]).
+/// A move that the pool knows of. However it is left, by an error or by a callback's panic, the
+/// pool is told that it is over, and the bytes are where they were. Code that leaves it knows that
+/// no copy to or from device memory is in flight, or says that it does not know ([`Begun::undo`]).
 pub(super) struct Begun<'a> {
     pool: &'a Pool,
     item: Arc<Item>,
-    /// Always there but when it has ended.
+    /// `None` once it has ended.
     moving: Option<Moving>,
-    /// Memory has been mapped for it, and the bytes are not there yet.
+    /// Whether memory has been mapped for it, and the bytes are not there yet.
     empty: bool,
 }
 
 impl<'a> Begun<'a> {
-    /// `None` when the allocation has ended.
+    /// `None` if the allocation has ended.
     pub(super) fn new(pool: &'a Pool, item: &Arc<Item>) -> Result<Option<Begun<'a>>> {
         let moving = pool.begin_move(item.base, item.id)?;
         Ok(moving.map(|m| Begun { pool, item: item.clone(), moving: Some(m), empty: false }))
@@ -33,18 +32,19 @@ impl<'a> Begun<'a> {
         self.moving.as_ref().ok_or_else(|| Error::internal("a move was used after its end"))
     }
 
-    /// There is memory now, with this receipt, for bytes that are still to come.
+    /// Notes that there is memory, with this receipt, for bytes that are still to come.
     pub(super) fn filled(&mut self, drawn: Drawn) {
         self.empty = true;
         self.item.set_drawn(Some(drawn));
     }
 
-    /// The allocation has ended, and the move with it.
+    /// Ends the move with its allocation.
     pub(super) fn ended(mut self) {
         self.moving = None;
     }
 
-    /// The bytes are elsewhere: the memory goes. `false` when the allocation has ended meanwhile.
+    /// Gives the memory up, as the bytes are elsewhere. `false` if the allocation has ended
+    /// meanwhile.
     pub(super) fn vacate(mut self) -> Result<bool> {
         match self.moving.take() {
             Some(moving) => self.pool.vacate(moving),
@@ -52,13 +52,14 @@ impl<'a> Begun<'a> {
         }
     }
 
-    /// The bytes are in the memory. `false` when the allocation has ended meanwhile.
+    /// Ends the move, as the bytes are in the memory. `false` if the allocation has ended
+    /// meanwhile.
     pub(super) fn end(mut self) -> bool {
         self.moving.take().is_some_and(|m| self.pool.end_move(m))
     }
 
-    /// The bytes are where they were. Memory that was mapped for them goes, unless the device may
-    /// still be using it: then it stays for the next try.
+    /// Leaves the bytes where they were. Memory that was mapped for them goes, unless the device
+    /// may still be using it: then it stays for the next try.
     pub(super) fn undo(mut self, broken: bool) -> Result<()> {
         self.leave(broken)
     }
@@ -83,26 +84,26 @@ impl<'a> Begun<'a> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        // An error has no one to go to: what the driver would not unmap stays for the next try.
+        // Nobody can be told of an error: what the driver would not unmap stays for the next try.
         let _ = self.leave(false);
     }
 }
 
-/// Not all copies have been submitted.
+/// Stands for copies that have not all been submitted.
 pub(super) const SUBMITTING: u64 = u64::MAX;
 
-/// An item with copies in flight. It may be dropped when they are over; the item can be claimed
-/// again only behind the rest.
+/// An item with copies in flight. It may be dropped when they are over. Its claim is the last part
+/// to go, so that the item cannot be claimed before the rest is done.
 pub(super) struct Pending<'a> {
     pub(super) begun: Begun<'a>,
     pub(super) way: Way,
     pub(super) claim: Claim,
-    /// What the flow has completed when they are over, or [`SUBMITTING`].
+    /// What the flow will have completed when they are over, or [`SUBMITTING`].
     pub(super) upto: u64,
 }
 
 pub(super) enum Way {
-    /// To here.
+    /// Into this memory.
     Out(HostMemory),
     In,
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(super) trait Listed {
     /// Where it starts.
     fn base(&self) -> u64;
-    /// Never that of another.
+    /// No other entry ever has it.
     fn id(&self) -> u64;
 }
 
@@ -21,8 +21,8 @@ pub(super) struct Register<T> {
     books: Mutex<Books<T>>,
 }
 
-/// `shelves` holds, of each entry that may move automatically, its last use and address, under the
-/// space that it is in.
+/// `shelves` holds the last use and address of each entry that may move automatically, under the
+/// space it is in.
 #[derive(Debug)]
 struct Books<T> {
     entries: BTreeMap<u64, Entry<T>>,
@@ -36,7 +36,7 @@ struct Books<T> {
 struct Entry<T> {
     item: Arc<T>,
     space: SpaceId,
-    /// When it was last used, by `clock`; 0: never unheld, so not to move automatically.
+    /// When it was last used, by `clock`. 0: never unheld, so it does not move automatically.
     used: u64,
 }
 
@@ -66,7 +66,7 @@ impl<T> Books<T> {
 impl<T: Listed> Register<T> {
     pub(super) fn add(&self, item: &Arc<T>, space: SpaceId) {
         let mut books = lock(&self.books);
-        // Addresses are given out again before the one that had them is known here to have ended.
+        // An address may be handed out again before its last item is known here to have ended.
         books.take_off(item.base());
         let old = books.entries.insert(item.base(), Entry { item: item.clone(), space, used: 0 });
         drop(books);
@@ -83,7 +83,7 @@ impl<T: Listed> Register<T> {
         }
     }
 
-    /// The one that starts at `base`.
+    /// The item that starts at `base`.
     pub(super) fn find(&self, base: u64) -> Option<Arc<T>> {
         lock(&self.books).entries.get(&base).map(|e| e.item.clone())
     }
@@ -102,7 +102,7 @@ impl<T: Listed> Register<T> {
         books.put_on(item.base());
     }
 
-    /// Notes that an item has just been used; from the first time on it may move automatically.
+    /// Notes that an item has just been used. From its first use on it may move automatically.
     pub(super) fn touch(&self, item: &T) {
         let mut books = lock(&self.books);
         if books.entries.get(&item.base()).is_none_or(|e| e.item.id() != item.id()) {
@@ -117,8 +117,8 @@ impl<T: Listed> Register<T> {
         books.put_on(item.base());
     }
 
-    /// Up to `most` of those in a space that may be moved by themselves, behind `after`, oldest use
-    /// first, each with its last use.
+    /// Up to `most` items in a space that may move automatically, behind `after`, oldest use first,
+    /// each with its last use.
     pub(super) fn oldest(&self, space: SpaceId, after: (u64, u64), most: usize) -> Vec<(u64, Arc<T>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let books = lock(&self.books);
@@ -127,13 +127,13 @@ impl<T: Listed> Register<T> {
         keys.filter_map(|&(used, base)| books.entries.get(&base).map(|e| (used, e.item.clone()))).collect()
     }
 
-    /// All of them, by address.
+    /// All items, by address.
     pub(super) fn all(&self) -> Vec<Arc<T>> {
         lock(&self.books).entries.values().map(|e| e.item.clone()).collect()
     }
 
-    /// Checks the equation above, and of each item, with the space that it is said to be in, what
-    /// `fault` finds.
+    /// Checks the equation above, and each item with `fault`, which gets the space the item is said
+    /// to be in.
     pub(super) fn validate(&self, fault: impl Fn(&T, SpaceId) -> Option<String>) -> Result<(), String> {
         let books = lock(&self.books);
         let shelved: usize = books.shelves.values().map(BTreeSet::len).sum();

@@ -1,4 +1,4 @@
-//! Making room: what may move automatically goes, oldest use first.
+//! Making room: items that may move automatically go, oldest use first.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -12,27 +12,28 @@ use crate::tier::{SpaceId, Tier};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How many to look at at a time.
+/// How many items to look at at a time.
 const BATCH: usize = 64;
 
-/// What was found to move out of a space.
+/// Items found to move out of a space.
 struct Found {
     claims: Vec<Claim>,
     bytes: u64,
-    /// Another thread is moving these out just now: one of them, and their bytes.
+    /// One of the items another thread is moving out just now. `leaving_bytes` are the bytes of
+    /// all.
     leaving: Option<Arc<Item>>,
     leaving_bytes: u64,
 }
 
 impl Shared {
-    /// For an allocation or a restore for which there is no memory: whether it is worth while to
-    /// try again.
+    /// Called when there is no memory for an allocation or a restore. Returns whether trying again
+    /// is worthwhile.
     pub(super) fn relieve(&self, want: &Want) -> Result<bool> {
-        // What is in pinned memory has nowhere to go but to a disk, and the mover sees to that.
+        // Pinned memory can only go to a disk, and the mover sees to that.
         if want.space.tier != Tier::Gpu {
             return Ok(false);
         }
-        // What nobody uses is counted nowhere, and goes before anything is moved.
+        // Memory that nobody uses is counted nowhere, and goes before anything is moved.
         if matches!(want.lack, Lack::Memory(_)) && (self.parts.spare)() {
             return Ok(true);
         }
@@ -40,10 +41,10 @@ impl Shared {
         Ok(self.empty(want.space, missing, Some(&want.lack), true, &|| true)? > 0)
     }
 
-    /// Moves out of a space what may move automatically, of that only what helps against a lack if
-    /// one is named, until `bytes` are free that were not; with `all_or_none` only if there is as
-    /// much. What cannot be moved is passed over. Returns the bytes; an error when nothing could be
-    /// moved and something should. Cancelled when `go_on` says no.
+    /// Moves items that may move automatically out of a space, until `bytes` more are free. With a
+    /// lack, only items that help against it; with `all_or_none`, only if there is as much. Items
+    /// that cannot be moved are passed over. Returns the bytes, or an error if nothing could be
+    /// moved and something should. Stops when `go_on` says no.
     pub(super) fn empty(
         &self,
         space: SpaceId,
@@ -63,7 +64,7 @@ impl Shared {
             let found = self.find(space, bytes - free, lack, &passed);
             if all_or_none && found.bytes < bytes - free {
                 if found.bytes.saturating_add(found.leaving_bytes) < bytes - free {
-                    // All of it would not be enough: it stays.
+                    // All of it would not be enough, so it stays.
                     break;
                 }
                 drop(found.claims);
@@ -92,9 +93,9 @@ impl Shared {
         }
     }
 
-    /// How many bytes have to go for what a device lacks, at least 1: of those that may be
-    /// promised, or, where they were, of memory itself; all that was free in its pool has been
-    /// given back by then. More than there can be when the limits forbid so much.
+    /// How many bytes must go for what a device lacks, at least 1: of those that may be promised
+    /// or, if they were, of memory itself, after all free memory of its pool has been given back.
+    /// More than there can be if the limits forbid so much.
     fn missing(&self, device: DeviceId, lack: &Lack) -> Result<u64> {
         let (space, pool) = (self.gpu(device)?, self.pool(device)?);
         let (bytes, there) = match *lack {
@@ -108,14 +109,14 @@ impl Shared {
         Ok(bytes.saturating_sub(there).max(1))
     }
 
-    /// Moves out of a space what may move automatically, until `bytes` are free that were not, or
-    /// as much as there is. Returns how many.
+    /// Moves items that may move automatically out of a space, until `bytes` more are free or
+    /// nothing is left. Returns how many bytes.
     pub(super) fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims as many as make up `bytes`, leaving out some, and what does not help against a lack
-    /// if one is named.
+    /// Claims items that make up `bytes`, except for those of `but` and, with a lack, those that do
+    /// not help against it.
     fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
         let mut after = (0, 0);
@@ -147,7 +148,7 @@ impl Shared {
     }
 }
 
-/// How many bytes an item that leaves a space frees there: of what is lacking, if that is named.
+/// How many bytes an item that leaves a space frees there; with a lack, of those that are lacking.
 fn frees(space: SpaceId, item: &Item, lack: Option<&Lack>) -> u64 {
     match (space.tier, lack) {
         (Tier::Gpu, Some(lack)) => item.helps(lack),

@@ -30,24 +30,25 @@ pub struct Parts {
     pub host: Arc<HostTier>,
     /// Mounts.
     pub disks: Arc<Disks>,
-    /// Gives device memory back that nobody uses; whether there was any. Called with no lock held.
+    /// Gives back device memory that nobody uses. Returns whether there was any. Called with no
+    /// lock held.
     pub spare: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Hears of what has moved by itself, or for a hold. Called with no lock held.
+    /// Hears of items that have moved automatically, or for a hold. Called with no lock held.
     pub unasked: Box<dyn Fn(&Unasked) + Send + Sync>,
 }
 
-/// An allocation that has moved and that no call named to be moved.
+/// An allocation that has moved although no call named it to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unasked {
-    /// Whether nearer to the device.
+    /// Whether it moved nearer to the device.
     pub nearer: bool,
     /// Where it starts.
     pub base: u64,
-    /// The device that it is of.
+    /// The device it is of.
     pub device: DeviceId,
     /// Bytes asked for.
     pub bytes: u64,
-    /// Its share of the time that it took with those that moved at the same time.
+    /// Its share of the time taken, together with those that moved at the same time.
     pub took: Duration,
 }
 

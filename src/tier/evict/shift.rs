@@ -1,8 +1,8 @@
 //! Items on their way: out of the device, back into it, or between the host and a disk.
 //!
-//! Copies between device and host are pipelined over all items of a shift: while those of one are
-//! in flight, the next is prepared (addresses mapped, pinned memory taken), and those whose copies
-//! are over are finished.
+//! Copies between device and host are pipelined over all items of a shift. While those of one item
+//! are in flight, the next is prepared (addresses mapped, pinned memory taken), and items whose
+//! copies are over are finished.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -20,11 +20,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Items whose copies are in flight, at most.
+/// The most items with copies in flight.
 const MOST_PENDING: usize = 64;
 
-/// Where to. An eviction only ever sends away from the device, a restore only ever brings nearer to
-/// it: what is as far, or as near, as was asked for is there already.
+/// Where to move. An eviction only ever leads away from the device, and a restore only ever nearer
+/// to it: an item that is as far, or as near, as was asked for is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Into the device's memory.
@@ -37,24 +37,24 @@ pub enum Goal {
     Nearer(To),
 }
 
-/// Which spaces.
+/// Which spaces to move to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// Any of this tier.
     Tier(Tier),
-    /// This one. What is in another of the same tier goes there, too: neither nearer nor farther
+    /// This one. Items in another space of the same tier go there, too: neither nearer nor farther
     /// away.
     Space(SpaceId),
 }
 
 impl Goal {
-    /// Whether it leads nearer to the device. What is held is in the device, and so is there
-    /// already.
+    /// Whether it leads nearer to the device. Items that are held are in the device, and so are
+    /// there already.
     pub(super) fn is_nearer(&self) -> bool {
         matches!(self, Goal::Device | Goal::Nearer(_))
     }
 
-    /// Whether bytes that are in a space have nowhere to go.
+    /// Whether bytes that are in a space need not move.
     fn is_reached(&self, at: SpaceId) -> bool {
         match self {
             Goal::Device => at.tier == Tier::Gpu,
@@ -86,7 +86,7 @@ pub struct Moved {
     pub already: u64,
 }
 
-/// What came of trying a space.
+/// The outcome of trying a space.
 pub(super) enum Step {
     /// The item is there, or on its way, or has ended.
     Taken,
@@ -95,7 +95,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// For an error in taking room in a space, or in writing there: the next may do.
+    /// For an error in taking room in a space, or in writing there: the next space may do.
     pub(super) fn or(e: Error, claim: Claim) -> Result<Step> {
         match e.status {
             Status::OutOfMemory | Status::Io | Status::Driver => Ok(Step::Full(e, claim)),
@@ -109,25 +109,26 @@ pub(super) struct Shift<'a> {
     pub(super) shared: &'a Shared,
     goal: &'a Goal,
     pub(super) by: By,
-    /// Nobody named what is moved: one that cannot be does not keep the others from it.
+    /// Whether nobody named the items: then one that cannot be moved does not keep the others from
+    /// it.
     pub(super) by_itself: bool,
-    /// The copies of the items of one device, and whose they are.
+    /// The copies of the items of one device, and that device.
     pub(super) flow: Option<(DeviceId, Flow<'a>)>,
     /// What the flow's stream waits for.
     waited: Waited,
     pending: VecDeque<Pending<'a>>,
-    /// What copies to or from a file go through just now.
+    /// Buffers for copies to or from a file.
     pub(super) buffers: Vec<Buffer>,
-    /// Where the claims go of what is where it was to go, if anybody wants them; they end at once
-    /// otherwise.
+    /// Takes the claims of items that are where they were to go, if anybody wants them. Otherwise
+    /// those claims end at once.
     keep: Option<&'a mut Vec<Claim>>,
     pub(super) told: Told<'a>,
     moved: Moved,
-    /// The addresses of what was moved.
+    /// The items that were moved, by address.
     went: BTreeMap<u64, Arc<Item>>,
 }
 
-/// Whom to tell how far it is.
+/// Tells how far a shift is.
 pub(super) struct Told<'a> {
     progress: Option<Progress<'a>>,
     /// Bytes moved, except for those of the flow.
@@ -136,7 +137,7 @@ pub(super) struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// So many bytes of the flow, or of a file, are over, too.
+    /// Tells that `more` bytes of the flow, or of a file, are over, too.
     pub(super) fn tell(&mut self, more: u64) -> Result<()> {
         let done = (self.over + more).min(self.total);
         match self.progress.as_mut().is_none_or(|p| call_back(|| p(done, self.total))) {
@@ -154,7 +155,7 @@ impl Told<'_> {
 }
 
 impl Shared {
-    /// Moves what is claimed. The claims of what is there then go to `keep`.
+    /// Moves what is claimed. The claims of items that are there then go to `keep`.
     pub(super) fn shift(
         &self,
         claims: Vec<Claim>,
@@ -166,8 +167,8 @@ impl Shared {
         self.shift_some(claims, goal, by, (progress, keep), false).1
     }
 
-    /// Like [`Shared::shift`], of what may move automatically; what cannot be does not keep the
-    /// others from it. Returns the addresses of what was moved, too.
+    /// Like [`Shared::shift`], for items that move automatically: one that cannot be moved does not
+    /// keep the others from it. Also returns the items that were moved, by address.
     pub(super) fn shift_by_itself(
         &self,
         claims: Vec<Claim>,
@@ -185,10 +186,10 @@ impl Shared {
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
         by_itself: bool,
     ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
-        // A hold keeps what it brings back.
+        // A hold keeps the claims of what it brings back.
         let unasked = (by_itself || keep.is_some()).then(Instant::now);
         if let Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) = goal {
-            // Also where nothing is to be moved.
+            // Even if nothing is to be moved.
             if let Err(e) = self.parts.manager.space(*id) {
                 return (BTreeMap::new(), Err(e));
             }
@@ -221,7 +222,7 @@ impl Shared {
         (went, outcome)
     }
 
-    /// Tells of what has moved without being named.
+    /// Tells of items that have moved without being named.
     fn tell_of(&self, went: &BTreeMap<u64, Arc<Item>>, nearer: bool, start: Instant) {
         let took = start.elapsed() / (went.len() as u32).max(1);
         for item in went.values() {
@@ -230,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// The spaces that a goal allows, best first.
+    /// The spaces a goal allows, best first.
     pub(super) fn targets(&self, goal: &Goal, from: SpaceId) -> Result<Vec<SpaceId>> {
         let spaces = self.parts.manager.spaces();
         let strategy = match goal {
@@ -245,7 +246,7 @@ impl Shared {
     }
 }
 
-/// Whether an error is about no item, but about the whole move.
+/// Whether an error is about the whole move, and not about one item.
 fn ends(status: Status) -> bool {
     matches!(status, Status::ShuttingDown | Status::Cancelled)
 }
@@ -267,8 +268,8 @@ impl<'a> Shift<'a> {
         self.finish_device(outcome).and(passed)
     }
 
-    /// Where room for what is moved comes from. What moves by itself uses nothing that was promised
-    /// to the thread that moves it.
+    /// Where the room for moved items comes from. Automatic moves use nothing that was promised to
+    /// the thread that makes them.
     pub(super) fn draws_from(&self) -> DrawFrom<'static> {
         match self.by_itself {
             true => DrawFrom::Outside,
@@ -298,7 +299,7 @@ impl<'a> Shift<'a> {
         self.finish(self.flow.as_ref().map_or(0, |f| f.1.completed()), MOST_PENDING)
     }
 
-    /// To the first space that has room.
+    /// Moves an item to the first space that has room.
     fn elsewhere(&mut self, mut claim: Claim) -> Result<()> {
         let mut full = None;
         for target in self.shared.targets(self.goal, claim.place().space(claim.item.device))? {
@@ -331,7 +332,7 @@ impl<'a> Shift<'a> {
         self.flow.as_mut().map(|f| &mut f.1).ok_or_else(|| Error::internal("a move without a lane"))
     }
 
-    /// The flow, whom to tell of it, and what files are copied through.
+    /// The flow, whom to tell of it, and the buffers for files.
     pub(super) fn copying(&mut self) -> Result<(&mut Flow<'a>, &mut Told<'a>, &mut Vec<Buffer>)> {
         match self.flow.as_mut() {
             Some((_, flow)) => Ok((flow, &mut self.told, &mut self.buffers)),
@@ -347,7 +348,7 @@ impl<'a> Shift<'a> {
             Ok(memory) => memory,
             Err(e) => return Step::or(e, claim),
         };
-        // What has ended goes with its claim.
+        // An item that has ended goes with its claim.
         let pool = self.shared.pool(item.device)?;
         let Some(begun) = Begun::new(pool, &item)? else { return Ok(Step::Taken) };
         self.wait_for_uses(pool, &begun)?;
@@ -363,8 +364,8 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Submits the copies of a move between the device and pinned memory. The callback may panic:
-    /// all that the copies touch is in the queue before the first is submitted.
+    /// Submits the copies of a move between the device and pinned memory. The callback may panic,
+    /// so everything that the copies touch is in the queue before the first is submitted.
     fn submit(&mut self, begun: Begun<'a>, way: Way, claim: Claim) -> Result<()> {
         self.pending.push_back(Pending { begun, way, claim, upto: SUBMITTING });
         let copied = match (&mut self.flow, self.pending.back()) {
@@ -384,7 +385,7 @@ impl<'a> Shift<'a> {
         Ok(())
     }
 
-    /// Draws and maps device memory for an item. `None` when it has ended.
+    /// Draws and maps device memory for an item. `None` if it has ended.
     pub(super) fn populate(&mut self, claim: &Claim) -> Result<Option<Begun<'a>>> {
         let (item, shared) = (&claim.item, self.shared);
         let pool = shared.pool(item.device)?;
@@ -403,7 +404,7 @@ impl<'a> Shift<'a> {
         Ok(Some(begun))
     }
 
-    /// One item more is where it was to go, unless it has ended on the way.
+    /// Notes that an item is where it was to go, unless it has ended on the way.
     pub(super) fn arrive(&mut self, mut claim: Claim, there: bool, place: Place) {
         if !there {
             return;
@@ -430,8 +431,8 @@ impl<'a> Shift<'a> {
         self.flow.as_mut().is_some_and(|f| f.1.drain().is_err())
     }
 
-    /// Finishes the items whose copies are over, and of the others, waiting for them, all but
-    /// `most`.
+    /// Finishes the items whose copies are over, and waits for others until at most `most` are
+    /// left.
     fn finish(&mut self, mut completed: u64, most: usize) -> Result<()> {
         while let Some(upto) = self.pending.front().map(|p| p.upto) {
             if upto > completed {
@@ -459,16 +460,16 @@ impl<'a> Shift<'a> {
         Ok(())
     }
 
-    /// Finishes every item of the flow's device, or after an error what of them can be: then
-    /// nothing of them is on its way.
+    /// Finishes every item of the flow's device or, after an error, those that can be. Afterwards
+    /// none of them is on its way.
     fn finish_device(&mut self, so_far: Result<()>) -> Result<()> {
         let mut outcome = so_far.and_then(|()| self.finish(0, 0));
         let (drained, submitted) = match self.flow.as_mut() {
             Some((_, flow)) => (flow.drain(), flow.submitted()),
             None => return outcome,
         };
-        // All copies that were submitted are over, or none of them can be trusted. What is
-        // cancelled stays, copied or not.
+        // All copies that were submitted are over, or none of them can be trusted. Items of a
+        // cancelled move stay, copied or not.
         let good = drained.is_ok() && !matches!(&outcome, Err(e) if e.status == Status::Cancelled);
         for p in std::mem::take(&mut self.pending) {
             let finished = match good && p.upto <= submitted {
@@ -487,7 +488,7 @@ impl<'a> Shift<'a> {
         outcome.and(drained)
     }
 
-    /// The item stays where it was.
+    /// Leaves an item where it was.
     fn give_up(&mut self, p: Pending) -> Result<()> {
         let Pending { claim, begun, way, .. } = p;
         let broken = self.is_broken();
@@ -502,15 +503,15 @@ impl<'a> Shift<'a> {
 }
 
 impl Drop for Shift<'_> {
-    /// After a panic in a callback: all that has not arrived stays where it was, when its copies
-    /// are over.
+    /// After a panic in a callback, everything that has not arrived stays where it was, once its
+    /// copies are over.
     fn drop(&mut self) {
         let _ = self.finish_device(Err(Error::new(Status::Cancelled, "a callback of the move panicked")));
     }
 }
 
-/// Submits the copies of an item between the device and pinned memory; what the flow has completed
-/// when they are over.
+/// Submits the copies of an item between the device and pinned memory. Returns what the flow will
+/// have completed when they are over.
 fn copy(flow: &mut Flow, told: &mut Told, p: &Pending) -> Result<u64> {
     let (base, bytes) = (p.claim.item.base, p.claim.item.bytes);
     let (memory, out) = match (&p.way, p.claim.place()) {

@@ -14,15 +14,15 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// All chunks of a node, in bytes that are multiples of a block's.
+/// All chunks of a node. Bytes are multiples of a block's.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     /// Bytes by address.
     chunks: BTreeMap<u64, u64>,
-    /// Free bytes by address. None reaches over the end of a chunk, and none ends where another of
-    /// its chunk begins.
+    /// Free runs: bytes by address. None reaches over the end of its chunk, and no two of a chunk
+    /// touch.
     runs: BTreeMap<u64, u64>,
-    /// The same, as `(bytes, address)`.
+    /// The free runs as `(bytes, address)`.
     by_length: BTreeSet<(u64, u64)>,
     pinned: u64,
     free: u64,
@@ -54,12 +54,12 @@ impl Blocks {
         self.chunks.iter().map(|(addr, bytes)| (*addr, *bytes))
     }
 
-    /// Chunks of which nothing is given out, as `(address, bytes)`.
+    /// Chunks with nothing given out, as `(address, bytes)`.
     pub(super) fn idle(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.all().filter(|(addr, bytes)| self.runs.get(addr) == Some(bytes))
     }
 
-    /// A new chunk, all free.
+    /// Adds a chunk, all free.
     pub(super) fn add_chunk(&mut self, addr: u64, bytes: u64) {
         self.chunks.insert(addr, bytes);
         self.pinned += bytes;
@@ -85,7 +85,7 @@ impl Blocks {
         self.by_length.remove(&(bytes, addr));
     }
 
-    /// Takes `bytes` in one piece, of the shortest run that has them.
+    /// Takes `bytes` in one piece from the shortest run that has them.
     pub(super) fn take_one(&mut self, bytes: u64) -> Option<u64> {
         let &(run, addr) = self.by_length.range((bytes, 0)..).next()?;
         self.remove_run(addr, run);
@@ -96,8 +96,8 @@ impl Blocks {
         Some(addr)
     }
 
-    /// Takes `bytes` in as few pieces as possible: the longest runs, and for what is left the
-    /// shortest that has it.
+    /// Takes `bytes` in as few pieces as possible: the longest runs, and for the rest the shortest
+    /// run that has it.
     pub(super) fn take_many(&mut self, bytes: u64) -> Option<Vec<Piece>> {
         if bytes > self.free {
             return None;
@@ -123,7 +123,7 @@ impl Blocks {
                 (addr, bytes) = (before, bytes + length);
             }
         }
-        // A chunk that happens to begin where this one ends is another piece to the driver.
+        // A chunk that happens to begin where this one ends is separate for the driver.
         let behind = addr + bytes;
         if let Some(length) = self.runs.get(&behind).copied().filter(|_| behind < end) {
             self.remove_run(behind, length);
@@ -132,7 +132,7 @@ impl Blocks {
         self.add_run(addr, bytes);
     }
 
-    /// Start and end of the chunk that an address is in.
+    /// Start and end of the chunk an address is in.
     fn chunk_of(&self, addr: u64) -> Option<(u64, u64)> {
         let (start, bytes) = self.chunks.range(..=addr).next_back()?;
         (addr - start < *bytes).then_some((*start, start + bytes))

@@ -1,7 +1,7 @@
 //! The thread that pins memory ahead of need.
 //!
-//! One for all nodes, started when first there is something to do. It holds nothing while it waits,
-//! and ends with the tier, which waits for it.
+//! One thread for all nodes, started when there is first something to do. It holds nothing while it
+//! waits, and ends with the tier, which waits for it.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -44,8 +44,8 @@ impl Grower {
 
 fn run(nodes: &[Weak<Node>], rings: &Receiver<()>) {
     while rings.recv().is_ok() {
-        // Without leave the driver refuses it, and so it ends all the same: a thread may wait for
-        // that.
+        // Even without leave the thread goes on: the driver then refuses memory, and so the growing
+        // ends, for which a thread may wait.
         let _work = exit::work();
         nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.grow_ahead());
     }
@@ -55,7 +55,7 @@ impl Drop for Grower {
     fn drop(&mut self) {
         if let Some((bell, thread)) = lock(&self.running).take() {
             drop(bell);
-            // It ends after what it is pinning just now.
+            // It ends once it has pinned what it is pinning now.
             let _ = thread.join();
         }
     }

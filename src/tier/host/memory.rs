@@ -10,21 +10,21 @@ use crate::tier::promise::Drawn;
 use std::fmt;
 use std::sync::Arc;
 
-/// Pinned memory. It goes back when this is dropped, on any thread, which calls no driver; a copy
-/// to or from it must be waited for before. Only where it outlives its
-/// [`HostTier`](super::HostTier) the last of it unpins it.
+/// Pinned memory. Dropping it, on any thread, gives it back without a driver call; a copy to or
+/// from it must be waited for before. If it outlives its [`HostTier`](super::HostTier), dropping
+/// the last of it unpins it.
 pub struct HostMemory {
     pieces: Vec<Piece>,
     bytes: u64,
     want: Want,
     node: Arc<Node>,
-    /// Dropped after the memory has been given back, so that the next to get the promise finds the
-    /// memory.
+    /// Dropped after the memory has been given back, so that the next holder of the promise finds
+    /// the memory.
     drawn: Drawn,
 }
 
 impl HostMemory {
-    /// `pieces` in whole blocks, or a part.
+    /// `pieces` are whole blocks, or a part.
     pub(super) fn new(node: Arc<Node>, want: Want, mut pieces: Vec<Piece>, bytes: u64, drawn: Drawn) -> HostMemory {
         let whole: u64 = pieces.iter().map(|p| p.bytes).sum();
         if let Some(last) = pieces.last_mut() {
@@ -45,7 +45,7 @@ impl HostMemory {
         self.bytes
     }
 
-    /// Bytes that it is counted with: whole blocks, or a whole part.
+    /// Bytes it counts as: whole blocks, or a whole part.
     pub fn counted(&self) -> u64 {
         self.drawn.bytes()
     }
@@ -60,8 +60,8 @@ impl HostMemory {
         self.drawn.reservation()
     }
 
-    /// All of it as memory to read files into and write them from. `Invalid`, and the memory goes
-    /// back, when it is not one piece, or not a multiple of 4 KiB.
+    /// All of it as memory to read files into and write them from. If it is not one piece, or not a
+    /// multiple of 4 KiB, fails with `Invalid`, and the memory goes back.
     pub fn into_buffer(self) -> Result<Buffer> {
         match *self.pieces.as_slice() {
             [Piece { addr, bytes }] => Buffer::foreign(addr, bytes, Box::new(self)),

@@ -1,34 +1,34 @@
 //! The host tier: pinned memory in blocks.
 //!
-//! - A *chunk* is pinned at a time: a run of neighbouring *blocks* ([`blocks`]). Memory is given
-//!   out in whole blocks; what needs half of one or less gets a *part* of a block that is *shared*
+//! - Memory is pinned a *chunk* at a time: a run of neighbouring *blocks* ([`blocks`]). It is given
+//!   out in whole blocks. A request for half a block or less gets a *part* of a *shared* block
 //!   ([`parts`]): a power of two of bytes.
 //! - A *run* is neighbouring free blocks of one chunk. A *piece* is what is given out of one run.
-//! - *Pinned*: bytes of all chunks. *Stranded*: bytes of shared blocks that are in no part given
+//! - *Pinned*: bytes of all chunks. *Stranded*: bytes of shared blocks outside of the parts given
 //!   out.
-//! - A *node* ([`node`]) is a NUMA node of the host, and a space: what is given out of it is
-//!   counted there, by whole blocks and whole parts. Free blocks count towards the limit only:
+//! - A *node* ([`node`]) is a NUMA node of the host, and a space: memory given out of it is counted
+//!   there, by whole blocks and whole parts. Free blocks count towards the limit only:
 //!
 //! Equations, which [`HostTier::validate`] checks:
 //!
 //! - `pinned == blocks given out + shared blocks + free blocks`, and the runs are as long as they
 //!   can be
-//! - `shared blocks == parts given out + stranded`, and no block is shared of which no part is
-//!   given out
+//! - `shared blocks == parts given out + stranded`, and every shared block has a part that is given
+//!   out
 //! - `space's use == blocks given out + parts given out`
 //!
-//! And a rule: nothing is pinned that would make `pinned > limit + stranded`. What is left of a
-//! shared block may be pinned once more, so that what is promised can be given, however small parts
+//! And a rule: nothing is pinned that would make `pinned > limit + stranded`. The rest of a shared
+//! block may be pinned once more, so that promised memory can be given out, however small parts
 //! lie: `use <= limit`, so whole blocks and parts that are counted always find room. One piece of
-//! several blocks may not: free neighbours may be missing. Where a policy lets the use go beyond
-//! the limit, it counts in place of that.
+//! several blocks may not: free neighbours may be missing. If a policy lets the use go beyond the
+//! limit, the use counts in place of the limit.
 //!
-//! Memory is pinned when it is needed; a thread ([`grow`]) does so ahead of need. What is given
-//! back stays pinned until it is trimmed.
+//! Memory is pinned when it is needed; a thread ([`grow`]) pins some ahead of need. Memory that is
+//! given back stays pinned until it is trimmed.
 //!
-//! One lock for each node, of its books. It is held for no call to the driver, and may be taken
-//! under any other but the manager's. One thread at a time pins or unpins memory of a node; the
-//! others wait for what it does.
+//! Each node has one lock, of its books. It is held for no driver call, and may be taken under any
+//! other but the manager's. One thread at a time pins or unpins memory of a node; the others wait
+//! for it.
 
 mod blocks;
 mod grow;
@@ -84,17 +84,17 @@ impl HostTier {
         self.nodes.first().map_or(0, |n| n.geometry.block)
     }
 
-    /// Memory in as few pieces as there are, in whole blocks; what needs half a block or less, in a
-    /// part of one, of 4 KiB or more. What is attached is attached to the thread. Where there is no
-    /// memory, the out-of-memory policy may make room. Pins more when too little is free, which
-    /// takes its time. `OutOfMemory` when so much cannot be promised or pinned. To be called with
-    /// no lock held: policies may call back.
+    /// Memory in as few pieces as possible, in whole blocks; for half a block or less, in a part of
+    /// one, of 4 KiB or more. Of attached reservations, only the thread's counts. If there is no
+    /// memory, the out-of-memory policy may make room. Pins more if too little is free, which takes
+    /// its time. Fails with `OutOfMemory` if so much cannot be promised or pinned. Call it with no
+    /// lock held: policies may call back.
     pub fn allocate<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
         self.take(node, bytes, node::Shape::Pieces, from.into())
     }
 
-    /// The same in one piece, which starts a block or a part. What is larger than a chunk gets one
-    /// of its own; what needs half a block or less may have as few as 256 bytes.
+    /// Like [`Self::allocate`], in one piece that starts a block or a part. More than a chunk gets
+    /// a chunk of its own; for half a block or less the part may have as few as 256 bytes.
     pub fn contiguous<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
         self.take(node, bytes, node::Shape::One, from.into())
     }
@@ -110,14 +110,14 @@ impl HostTier {
         Ok(HostMemory::new(node.clone(), want, pieces, bytes, drawn))
     }
 
-    /// Pins memory until `bytes` of whole blocks are free. `OutOfMemory` when the limit or the
-    /// system forbids it; what has been pinned until then stays.
+    /// Pins memory until `bytes` of whole blocks are free. Fails with `OutOfMemory` if the limit or
+    /// the system forbids it; what has been pinned until then stays.
     pub fn prepare(&self, node: u32, bytes: u64) -> Result<()> {
         self.node(node)?.prepare(bytes)
     }
 
-    /// Unpins chunks of which nothing is given out, as long as `keep` bytes of blocks stay free;
-    /// returns how many bytes.
+    /// Unpins chunks with nothing given out, as long as `keep` bytes of blocks stay free. Returns
+    /// how many bytes.
     pub fn trim(&self, node: u32, keep: u64) -> Result<u64> {
         self.node(node)?.trim(keep)
     }

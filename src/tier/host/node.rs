@@ -1,4 +1,4 @@
-//! One NUMA node: its chunks, who pins them, and what may be pinned.
+//! One NUMA node: its chunks, the pinning of them, and how much may be pinned.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ pub(super) struct Geometry {
     pub(super) chunk: u64,
 }
 
-/// In which shape memory is wanted.
+/// The shape in which memory is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Pieces,
@@ -32,14 +32,14 @@ pub(super) enum Shape {
 /// What is wanted, in whole blocks and parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// Of so many bytes.
+    /// A part of this many bytes.
     Part(u64),
-    /// Of so many bytes.
+    /// Blocks of this many bytes in all.
     Blocks(u64, Shape),
 }
 
 impl Want {
-    /// What it is counted with.
+    /// The bytes it counts as.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Want::Part(bytes) | Want::Blocks(bytes, _) => bytes,
@@ -47,14 +47,14 @@ impl Want {
     }
 }
 
-/// What the thread that pins ahead of need has to do at a node.
+/// What the thread that pins ahead of need has to do for a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ahead {
     #[default]
     Nothing,
     Asked,
-    /// It was refused: no further try before another thread pins or unpins a chunk. Blocks that
-    /// come back change nothing about what the system lets be pinned.
+    /// It was refused: no further try before another thread pins or unpins a chunk. Blocks that are
+    /// given back do not change what the system lets be pinned.
     Refused,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Node {
     pub(super) space: Arc<Space>,
     pub(super) geometry: Geometry,
     driver: Arc<dyn Driver>,
-    /// A device near to the node. The driver may pin in the name of another that is in use.
+    /// A device near to the node. The driver may pin in the name of another one that is in use.
     device: DeviceId,
     state: Mutex<State>,
     /// Rung when `busy` or `ahead` change.
@@ -75,12 +75,12 @@ pub(super) struct Node {
 struct State {
     blocks: Blocks,
     parts: Parts,
-    /// A thread is pinning or unpinning.
+    /// Whether a thread is pinning or unpinning.
     busy: bool,
     ahead: Ahead,
-    /// Bytes that are still to be pinned since the first use.
+    /// Bytes of the first use that are still to be pinned.
     first: u64,
-    /// Bytes in whole blocks that are given out.
+    /// Bytes of whole blocks that are given out.
     given: u64,
     peak: u64,
     pins: u64,
@@ -137,7 +137,7 @@ impl Node {
         options: &HostOptions,
         node: &HostNode,
     ) -> Result<Node> {
-        // A setting may say more than any machine has.
+        // A setting may be larger than any machine's memory.
         let capacity = node.capacity.min(MAX_BYTES);
         let space = SpaceOptions {
             limit: Some(node.limit.min(capacity)),
@@ -181,7 +181,7 @@ impl Node {
         self.changed.wait(st).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a request comes to.
+    /// The blocks or the part a request needs.
     pub(super) fn want(&self, bytes: u64, shape: Shape) -> Result<Want> {
         let block = self.geometry.block;
         let least = match shape {
@@ -200,7 +200,7 @@ impl Node {
         }
     }
 
-    /// Gives out memory that has been counted in the space, and says whether more should be pinned
+    /// Gives out memory that has been counted in the space. Returns whether more should be pinned
     /// ahead of need.
     pub(super) fn take(&self, want: Want) -> Result<(Vec<Piece>, bool)> {
         let mut st = self.lock();
@@ -236,14 +236,14 @@ impl Node {
         }
     }
 
-    /// How many more bytes may be pinned, whole blocks, when `stranded` are in parts of shared
-    /// blocks that are not handed out.
+    /// How many more bytes, in whole blocks, may be pinned if `stranded` bytes of shared blocks are
+    /// not handed out.
     fn allowed(&self, st: &State, stranded: u64) -> u64 {
         let most = self.space.limit().max(self.space.usage().now());
         size::round_down(most.saturating_add(stranded).saturating_sub(st.blocks.pinned()), self.geometry.block)
     }
 
-    /// Waits for the thread that is pinning, or pins or unpins something, so that it is worth
+    /// Waits for the thread that is pinning, or pins or unpins something. Afterwards it is worth
     /// looking again.
     fn make_room<'a>(&'a self, st: Held<'a>, want: Want) -> Result<Held<'a>> {
         if st.busy {
@@ -257,7 +257,7 @@ impl Node {
         };
         let allowed = self.allowed(&st, stranded);
         if allowed < missing {
-            // Free blocks that are not where they are needed make room when they are unpinned.
+            // Unpinning free blocks that are not where they are needed makes room.
             let excess = missing - allowed;
             let idle: u64 = st.blocks.idle().map(|c| c.1).sum();
             if want != Want::Blocks(missing, Shape::One) || idle < excess {
@@ -275,7 +275,7 @@ impl Node {
         self.pin(st, least, chunk.max(least).min(allowed))
     }
 
-    /// Pins a chunk of `most` bytes, or if that is refused one of `least`.
+    /// Pins a chunk of `most` bytes or, if that is refused, one of `least`.
     fn pin<'a>(&'a self, mut st: Held<'a>, least: u64, most: u64) -> Result<Held<'a>> {
         st.busy = true;
         drop(st);
@@ -365,8 +365,8 @@ impl Node {
         if st.first == 0 && st.blocks.free() >= chunk / 2 {
             return 0;
         }
-        // The end of what may be pinned is left to requests that need it, and so is what may be
-        // pinned once more.
+        // The last of what may be pinned, and what may be pinned once more, is left to requests
+        // that need it.
         match chunk.min(self.allowed(st, 0)) {
             bytes if bytes < chunk / 2 => 0,
             bytes => bytes,
@@ -388,7 +388,7 @@ impl Node {
             }
             st = match self.pin(st, bytes, bytes) {
                 Ok(st) => st,
-                // Who needs memory will hear of it.
+                // Threads that need memory will hear of it.
                 Err(_) => return,
             };
         }
@@ -396,7 +396,7 @@ impl Node {
         self.changed.notify_all();
     }
 
-    /// Nothing is pinned ahead of need until a later pinning succeeds.
+    /// Stops pinning ahead of need until a later pinning succeeds.
     pub(super) fn end_growing(&self) {
         self.lock().ahead = Ahead::Refused;
         self.changed.notify_all();
@@ -434,7 +434,7 @@ impl Node {
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
         let mut st = self.lock();
         let mut unpinned = 0;
-        // Nor are the chunks of the first use wanted any more.
+        // The chunks of the first use are not wanted any more, either.
         st.first = 0;
         loop {
             if st.busy {
@@ -471,8 +471,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // None of its memory is handed out any more. What cannot be unpinned stays to the end of
-        // the process.
+        // None of its memory is handed out any more. Memory that cannot be unpinned stays to the
+        // end of the process.
         let chunks: Vec<_> = self.lock().blocks.all().collect();
         for (addr, _) in chunks {
             let _ = self.driver.host_free(self.device, addr);

@@ -14,7 +14,7 @@ pub struct HostNode {
     pub id: u32,
     /// Its memory, bytes.
     pub capacity: u64,
-    /// The most to pin, bytes; what is above the capacity counts as that.
+    /// The most to pin, bytes; no more than the capacity counts.
     pub limit: u64,
 }
 
@@ -65,33 +65,33 @@ impl HostOptions {
     }
 }
 
-/// The counters of a node at one moment, in bytes unless a field says otherwise.
+/// The counters of a node at one moment: bytes, unless a field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
-    /// Pinned.
+    /// Bytes pinned.
     pub pinned: u64,
-    /// The most that was pinned.
+    /// The most bytes that were pinned.
     pub peak: u64,
-    /// In whole blocks that are given out.
+    /// Bytes of whole blocks that are given out.
     pub blocks: u64,
-    /// In blocks that are shared.
+    /// Bytes of shared blocks.
     pub shared: u64,
-    /// In parts of them that are given out.
+    /// Bytes of parts that are given out.
     pub parts: u64,
-    /// In whole free blocks.
+    /// Bytes of whole free blocks.
     pub free: u64,
-    /// The longest run of them.
+    /// Bytes of the longest free run.
     pub longest: u64,
-    /// Chunks there are: a number.
+    /// How many chunks there are.
     pub chunks: u64,
     /// How often memory was pinned.
     pub pins: u64,
-    /// How often that was refused.
+    /// How often pinning was refused.
     pub refused: u64,
 }
 
 impl HostStats {
-    /// In parts of shared blocks that are not handed out.
+    /// Bytes of shared blocks outside of the parts given out.
     pub fn stranded(&self) -> u64 {
         self.shared.saturating_sub(self.parts)
     }

@@ -1,5 +1,5 @@
 //! Parts of shared blocks: powers of two of bytes, each at a multiple of its size from the start of
-//! its block, which splits in two and joins with its other half (the buddy system).
+//! its block. A part splits in two, and joins with its other half (the buddy system).
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -42,7 +42,7 @@ impl Parts {
         self.shared.len() as u64 * self.block
     }
 
-    /// Takes a part, cut from the smallest free one that has it.
+    /// Takes a part, cut from the smallest free one that is large enough.
     pub(super) fn take(&mut self, size: u64) -> Option<u64> {
         let mut at = (order(size)..self.free.len()).find(|&o| self.free.get(o).is_some_and(|f| !f.is_empty()))?;
         let addr = self.free.get_mut(at)?.pop_first()?;
@@ -71,7 +71,7 @@ impl Parts {
         }
     }
 
-    /// Gives a part back. Returns its block if nothing of that is given out any more: then it is
+    /// Gives a part back. Returns its block if nothing of it is given out any more, and so it is
     /// not shared.
     pub(super) fn give(&mut self, addr: u64, size: u64) -> Option<u64> {
         let (&block, given) = self.shared.range_mut(..=addr).next_back()?;

@@ -1,10 +1,10 @@
 //! A reservation's books.
 //!
-//! `room` is what of the reservation is not drawn, and in the highest bit whether it is released.
-//! With `size`, which only changes under the manager's mutex, `drawn == size - room`. A draw takes
-//! from the room and an end of an allocation puts back into it, each with one atomic operation and
-//! no lock; growing and shrinking add to and take from both. Releasing sets the bit: what is in the
-//! room at that moment goes back to the space, and what comes into it later goes on to the space,
+//! `room` is the part of the reservation that is not drawn; its highest bit says whether it is
+//! released. With `size`, which only changes under the manager's mutex, `drawn == size - room`. A
+//! draw takes from the room and the end of an allocation puts back into it, each with one atomic
+//! operation and no lock; growing and shrinking change both. Releasing sets the bit. What is in the
+//! room at that moment goes back to the space. What comes into it later is passed on to the space
 //! by the thread that brings it. So each byte returns exactly once, whichever of the two comes
 //! first.
 
@@ -21,11 +21,11 @@ use std::sync::Arc;
 /// The bit of `room` that says that the reservation is released.
 const RELEASED: u64 = 1 << 63;
 
-/// What a reservation does when something is missing.
+/// What a reservation does when memory is missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policies {
     pub(super) limit: LimitPolicy,
-    /// `None`: as the space does.
+    /// `None`: the space's.
     pub(super) out_of_memory: Option<OutOfMemoryPolicy>,
 }
 
@@ -33,26 +33,26 @@ pub(super) struct Policies {
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) space: Arc<Space>,
-    /// Never that of another reservation of the manager.
+    /// No other reservation of the manager ever has it.
     pub(super) id: u64,
     /// Bytes that are not drawn, and [`RELEASED`].
     room: AtomicU64,
     /// Bytes promised. Written under the mutex; 0 once released.
     size: AtomicU64,
-    /// Live allocations made with it, also beyond its size, also after its release.
+    /// Live allocations made with it, even beyond its size or after its release.
     pub(super) usage: Usage,
     pub(super) policies: Mutex<Policies>,
-    /// When, in the manager's count of events, it was asked for and granted.
+    /// When it was asked for and granted, by the manager's count of events.
     pub(super) arrived: u64,
     pub(super) granted: u64,
 }
 
-/// What became of a draw.
+/// The outcome of a draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// As many bytes.
+    /// All bytes were drawn.
     All,
-    /// Not as many are left: so many.
+    /// Too few are left: this many.
     Short(u64),
     /// The reservation is released.
     Released,
@@ -82,7 +82,7 @@ impl Account {
         self.size.load(Acquire)
     }
 
-    /// What is not drawn.
+    /// Bytes that are not drawn.
     pub(super) fn room(&self) -> u64 {
         self.room.load(Acquire) & !RELEASED
     }
@@ -91,13 +91,13 @@ impl Account {
         self.room.load(Acquire) & RELEASED != 0
     }
 
-    /// What is drawn of it: exact under the mutex.
+    /// Bytes that are drawn of it: exact under the mutex.
     pub(super) fn drawn(&self) -> u64 {
-        // Once released, the size is 0 and the room whatever came back.
+        // Once released, the size is 0 and the room is whatever came back.
         self.size().saturating_sub(self.room())
     }
 
-    /// Draws `bytes` if so many are left.
+    /// Draws `bytes` if that many are left.
     #[inline]
     pub(super) fn take(&self, bytes: u64) -> Taken {
         match self.take_between(bytes, bytes) {
@@ -106,7 +106,7 @@ impl Account {
         }
     }
 
-    /// Draws at least `least` and at most `most` bytes and says how many.
+    /// Draws at least `least` and at most `most` bytes. Returns how many.
     #[inline]
     pub(super) fn take_between(&self, least: u64, most: u64) -> Result<u64, Taken> {
         let mut room = self.room.load(Acquire);
@@ -125,8 +125,8 @@ impl Account {
         }
     }
 
-    /// Ends a draw of `bytes`. Once the reservation is released they are the space's again: the
-    /// caller has to put as many there as this returns.
+    /// Ends a draw of `bytes`. Returns how many of them the caller has to put into the space: all,
+    /// once the reservation is released.
     #[inline]
     pub(super) fn give(&self, bytes: u64) -> u64 {
         match self.room.fetch_add(bytes, AcqRel) & RELEASED {
@@ -135,16 +135,16 @@ impl Account {
         }
     }
 
-    /// Adds what the space has given. Under the mutex, and only to a live one.
+    /// Adds bytes the space has given. Under the mutex, and only to a live reservation.
     pub(super) fn grow(&self, bytes: u64) {
         self.size.fetch_add(bytes, AcqRel);
         self.space.promised.fetch_add(bytes, AcqRel);
         self.room.fetch_add(bytes, AcqRel);
     }
 
-    /// Draws `bytes` of a room of exactly `room` bytes with `more`, given by the space, added.
-    /// Under the mutex, and only of a live one. `false`, and nothing done, when the room has
-    /// changed.
+    /// Adds `more` bytes, given by the space, to a room of exactly `room` bytes, and draws `bytes`
+    /// of both. Under the mutex, and only of a live reservation. Does nothing and returns `false`
+    /// if the room has changed.
     pub(super) fn grow_and_take(&self, room: u64, more: u64, bytes: u64) -> bool {
         debug_assert!(room + more >= bytes);
         if self.room.compare_exchange(room, room + more - bytes, AcqRel, Acquire).is_err() {
@@ -155,8 +155,8 @@ impl Account {
         true
     }
 
-    /// Takes between `least` and `most` bytes away that are not drawn, and says how many; the
-    /// caller has to put as many into the space. Under the mutex.
+    /// Takes between `least` and `most` bytes away that are not drawn. Returns how many; the caller
+    /// has to put them into the space. Under the mutex.
     pub(super) fn shrink(&self, least: u64, most: u64) -> Result<u64, Taken> {
         let n = self.take_between(least, most)?;
         self.size.fetch_sub(n, AcqRel);
@@ -164,8 +164,8 @@ impl Account {
         Ok(n)
     }
 
-    /// Ends the reservation, if it has not ended: returns its size and what was not drawn of it,
-    /// which the caller has to put into the space. Under the mutex.
+    /// Ends the reservation, if it has not ended. Returns its size, and the bytes that were not
+    /// drawn, which the caller has to put into the space. Under the mutex.
     pub(super) fn release(&self) -> Option<(u64, u64)> {
         let room = self.room.fetch_or(RELEASED, AcqRel);
         if room & RELEASED != 0 {

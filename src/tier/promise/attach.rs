@@ -1,8 +1,8 @@
-//! Which reservation an allocation draws from that names none: its stream's, else its thread's in
+//! Which reservation an allocation that names none draws from: its stream's, else its thread's in
 //! that space.
 //!
-//! Allocations ask often and attachments change rarely. So each thread remembers its last answers,
-//! and a number that every change raises tells it when they are old.
+//! Allocations ask often, and attachments change rarely. So each thread remembers its last answers,
+//! and a number that every change raises tells it when they are out of date.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -22,28 +22,28 @@ const REMEMBERED: usize = 4;
 /// A stream of a space: the space's index and the stream's identity.
 type Key = (usize, u64);
 
-/// What there is to know of a stream in a space.
+/// What is known of a stream in a space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stream {
     pub(super) account: Option<Arc<Account>>,
-    /// What its live allocations use; `None` where the space does not count by stream.
+    /// What its live allocations use; `None` if the space does not count by stream.
     pub(super) usage: Option<Arc<Usage>>,
 }
 
-/// What is attached where.
+/// All attachments.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    /// Raised, with the lock of `streams` held, by every change to it.
+    /// Raised by every change to `streams`, with its lock held.
     version: AtomicU64,
     streams: Mutex<HashMap<Key, Stream>>,
 }
 
-/// A thread's own.
+/// What a thread remembers.
 #[derive(Default)]
 struct Local {
-    /// Last answers, the latest first: of which hub and version, for what, and which.
+    /// Last answers, the latest first: hub, version, key and answer.
     answers: Vec<(u64, u64, Key, Stream)>,
-    /// Attached reservations: of which hub and space.
+    /// Attached reservations, each with its hub and space.
     attached: Vec<(u64, usize, Arc<Account>)>,
 }
 
@@ -51,13 +51,13 @@ thread_local! {
     static LOCAL: RefCell<Local> = RefCell::default();
 }
 
-/// Calls `f` with the thread's own; `None` while the thread is ending.
+/// Calls `f` with what the thread remembers; `None` while the thread is ending.
 fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> Option<R> {
     LOCAL.try_with(|local| local.try_borrow_mut().ok().map(|mut l| f(&mut l))).ok().flatten()
 }
 
 impl Attachments {
-    /// The reservation that an allocation on the stream draws from, and the stream's usage. The
+    /// The reservation an allocation on the stream draws from, and the stream's usage. The
     /// reservation may be released by the time it is used.
     pub(super) fn current(&self, hub: u64, space: &Space, stream: u64) -> Stream {
         let version = self.version.load(Acquire);
@@ -88,7 +88,7 @@ impl Attachments {
         self.version.load(Acquire) > 0
     }
 
-    /// The usage of a stream, where the space counts by stream.
+    /// The usage of a stream, if the space counts by stream.
     pub(super) fn usage(&self, hub: u64, space: &Space, stream: u64) -> Option<Arc<Usage>> {
         match space.per_stream {
             true => self.current(hub, space, stream).usage,
@@ -109,7 +109,7 @@ impl Attachments {
     /// Attaches a reservation to a stream.
     pub(super) fn attach_stream(&self, account: &Arc<Account>, stream: u64) -> Result<()> {
         let mut streams = lock(&self.streams);
-        // With the lock held: a release after this look takes it, too, and finds the entry.
+        // With the lock held: a later release takes it, too, and finds the entry.
         if account.released() {
             return Err(released(account.id));
         }
@@ -126,7 +126,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Takes the reservation of a stream in a space off it.
+    /// Detaches a stream's reservation in a space.
     pub(super) fn detach_stream(&self, space: &Space, stream: u64) -> Result<()> {
         let mut streams = lock(&self.streams);
         let taken = streams.get_mut(&(space.index, stream)).and_then(|e| e.account.take());
@@ -157,7 +157,7 @@ impl Attachments {
         attached.unwrap_or_else(|| Err(Error::invalid("this thread is ending and can have no reservation attached")))
     }
 
-    /// Takes the calling thread's reservation in a space off it.
+    /// Detaches the calling thread's reservation in a space.
     pub(super) fn detach_thread(&self, hub: u64, space: &Space) -> Result<()> {
         let gone = with_local(|local| {
             local.attached.retain(|a| !a.2.released());
@@ -170,7 +170,7 @@ impl Attachments {
         }
     }
 
-    /// Takes a released reservation off every stream; threads notice by themselves.
+    /// Detaches a released reservation from every stream; threads notice by themselves.
     pub(super) fn forget(&self, account: &Arc<Account>) {
         let mut streams = lock(&self.streams);
         let mut any = false;

@@ -8,7 +8,7 @@ use crate::base::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// Ends the wait of every request that carries it, now or later. Its copies are one token.
+/// Ends the wait of every request that carries it, now or later. Copies are the same token.
 #[derive(Clone, Debug)]
 pub struct Cancel {
     hub: Arc<Hub>,
@@ -20,7 +20,7 @@ impl Cancel {
         Cancel { hub, trigger: Trigger::default() }
     }
 
-    /// Triggers it: its waiters get an error, unless they have been granted what they wait for.
+    /// Triggers it: its waiters get an error, unless their requests have been granted already.
     pub fn cancel(&self) {
         self.hub.cancel(&self.trigger);
     }
@@ -31,7 +31,7 @@ impl Cancel {
         self.trigger.load(Relaxed)
     }
 
-    /// What a request at `hub` carries; an error when the token is another manager's.
+    /// What a request at `hub` carries. Fails if the token is another manager's.
     pub(super) fn trigger(&self, hub: &Arc<Hub>) -> Result<Trigger> {
         match Arc::ptr_eq(&self.hub, hub) {
             true => Ok(self.trigger.clone()),

@@ -1,8 +1,8 @@
 //! Counting an allocation: in a reservation, beyond one, or outside of any.
 //!
-//! Allocations never wait, so waiters do not hold them up: what a reservation has is its own, and
-//! what is available in the space goes to the first that takes it. A waiter gets what is left when
-//! it is served.
+//! Allocations never wait, so waiters do not hold them up: bytes of a reservation are its own, and
+//! those available in the space go to the first that takes them. A waiter gets what is left when it
+//! is served.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -64,7 +64,7 @@ impl Hub {
         draw_from_for(account, bytes, (stream, self.attachments.usage(self.id, &account.space, stream)))
     }
 
-    /// Counts an allocation that is there already outside of any reservation, whether or not there
+    /// Counts an allocation that exists already, outside of any reservation, whether or not there
     /// is room for it.
     pub(super) fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
         let bytes = bytes.min(MAX_BYTES);
@@ -76,17 +76,17 @@ impl Hub {
         Drawn::new(From::Space(space.clone()), (stream, usage), (0, bytes))
     }
 
-    /// The policy for allocations for which there is no memory: that of the reservation that they
-    /// are counted in, else of the space.
+    /// The policy for allocations for which there is no memory: that of the reservation they are
+    /// counted in, or else the space's.
     pub(super) fn out_of_memory(&self, space: &Space, account: Option<&Arc<Account>>) -> OutOfMemoryPolicy {
         let own = account.and_then(|a| lock(&a.policies).out_of_memory.clone());
         own.unwrap_or_else(|| self.lock().books.out_of_memory.get(space.index).cloned().unwrap_or_default())
     }
 
-    /// Counts an allocation as one that a receipt was of: in its reservation while that lives, else
-    /// outside of any.
+    /// Counts an allocation like that of an earlier receipt: in its reservation while that lives,
+    /// or else outside of any.
     pub(super) fn draw_again(&self, source: &Source, bytes: u64) -> Counting<Drawn> {
-        // By its handle the stream may be another one by now.
+        // By now another stream may have the stream's handle.
         let counts_for = || (source.stream(), source.usage.clone());
         match &source.from {
             From::Reservation(account) if !account.released() => {
@@ -101,7 +101,7 @@ impl Hub {
     }
 }
 
-/// A stream, and what its live allocations use, where that is counted.
+/// A stream, and what its live allocations use, if that is counted.
 type CountsFor = (u64, Option<Arc<Usage>>);
 
 fn draw_outside_for(space: &Arc<Space>, bytes: u64, counts_for: CountsFor) -> Counting<Drawn> {

@@ -1,4 +1,4 @@
-//! The receipt of an allocation that is counted, and where its bytes came from.
+//! The receipt of a counted allocation, and where its bytes came from.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -11,11 +11,11 @@ use crate::base::{size::human, Error, Result, Status};
 use crate::pool::Receipt;
 use std::sync::Arc;
 
-/// What memory that belongs to no stream is drawn with, pinned or on a disk. No stream's handle or
+/// The stream for memory that belongs to none, pinned or on a disk. No stream has it as handle or
 /// identity.
 pub(in crate::tier) const NO_STREAM: u64 = u64::MAX;
 
-/// Whose bytes an allocation uses.
+/// Where an allocation's bytes come from.
 #[derive(Clone, Debug)]
 pub(super) enum From {
     Reservation(Arc<Account>),
@@ -39,27 +39,27 @@ impl From {
     }
 }
 
-/// The receipt of an allocation's bytes. The keeper of the allocation keeps it, and drops it when
-/// the allocation ends, on any thread: that gives the bytes back to the reservation while that
-/// lives, else to the space.
+/// The receipt of an allocation's bytes. The keeper of the allocation holds it, and drops it on any
+/// thread when the allocation ends. That gives the bytes back to the reservation while it lives, or
+/// else to the space.
 ///
-/// Dropping it takes a few atomic operations; only where requests wait for the space it takes the
-/// manager's mutex, too, under which nothing else is ever called. So it may be dropped under any
+/// Dropping it takes a few atomic operations. Only if requests wait for the space it takes the
+/// manager's mutex too, under which nothing else is ever called. So it may be dropped under any
 /// other lock.
 #[derive(Debug)]
 pub struct Drawn {
     pub(super) from: From,
-    /// Its stream, and what that stream's allocations use, where that is counted.
+    /// Its stream, and what that stream's allocations use, if that is counted.
     pub(super) stream: u64,
     pub(super) usage: Option<Arc<Usage>>,
     /// Bytes of the reservation.
     inside: u64,
-    /// Bytes outside of any.
+    /// Bytes outside of any reservation.
     outside: u64,
 }
 
 impl Drawn {
-    /// Of bytes that have been taken: inside of the reservation, and outside of any.
+    /// A receipt of bytes that have been taken: inside of the reservation, and outside of any.
     pub(super) fn new(from: From, (stream, usage): (u64, Option<Arc<Usage>>), (inside, outside): (u64, u64)) -> Drawn {
         let mut drawn = Drawn { from, stream, usage, inside: 0, outside: 0 };
         drawn.add(inside, outside);
@@ -85,12 +85,12 @@ impl Drawn {
         self.inside + self.outside
     }
 
-    /// How many of them came from the reservation when it was made.
+    /// How many of them came from the reservation.
     pub fn inside(&self) -> u64 {
         self.inside
     }
 
-    /// How many bytes of what an allocation lacks its end would give back.
+    /// How many bytes its end would give back, of those an allocation lacks.
     pub fn helps(&self, lack: &Lack) -> u64 {
         let (of, inside) = match &self.from {
             From::Reservation(account) if !account.released() => (Some(account.id), self.inside),
@@ -104,7 +104,7 @@ impl Drawn {
         }
     }
 
-    /// The space they are in.
+    /// The space the bytes are in.
     pub fn space(&self) -> &Space {
         self.from.space()
     }
@@ -114,8 +114,8 @@ impl Drawn {
         self.from.account().map(|a| a.id)
     }
 
-    /// Gives the last `bytes` of the allocation back, at most all of it: those beyond the
-    /// reservation first.
+    /// Gives the last `bytes` of the allocation back, at most all of it, beginning with those
+    /// beyond the reservation.
     pub fn shrink(&mut self, bytes: u64) {
         let outside = bytes.min(self.outside);
         let inside = (bytes - outside).min(self.inside);
@@ -124,8 +124,8 @@ impl Drawn {
         self.give(inside, outside);
     }
 
-    /// What is used is counted down first and goes back into the rooms after, so that it never is
-    /// more than they have given.
+    /// Bytes leave the usage first and go back into the rooms after, so that the usage never
+    /// exceeds what the rooms have given.
     fn give(&self, inside: u64, outside: u64) {
         let bytes = inside + outside;
         if bytes == 0 {
@@ -147,14 +147,14 @@ impl Drawn {
         }
     }
 
-    /// Where it was drawn from.
+    /// Where the bytes were drawn from.
     pub fn source(&self) -> Source {
         Source { from: self.from.clone(), stream: self.stream, usage: self.usage.clone() }
     }
 
-    /// Draws `bytes` more where it was drawn from: from the reservation while that lives, by its
-    /// policy, except for a policy that calls back, which counts as one that fails; else from the
-    /// space. May be called under any lock.
+    /// Draws `bytes` more from where these were drawn: from the reservation while it lives, by its
+    /// policy, or else from the space. A policy that calls back counts as one that fails, so this
+    /// may be called under any lock.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
         if bytes > MAX_BYTES {
             return Err(no_more(self.space(), bytes));
@@ -184,7 +184,7 @@ impl Drop for Drawn {
 pub struct Source {
     pub(super) from: From,
     stream: u64,
-    /// The stream's own, which another one with its handle has not.
+    /// The stream's own usage, which another stream with its handle does not share.
     pub(super) usage: Option<Arc<Usage>>,
 }
 

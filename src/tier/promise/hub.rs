@@ -1,9 +1,9 @@
-//! What reservations share, under one mutex: the spaces' promises, the live reservations and the
-//! queue.
+//! The state that reservations share, under one mutex: the spaces' promises, the live reservations
+//! and the queue.
 //!
 //! A call that makes room serves its waiters at once, under the mutex, so nothing can overtake
-//! them. A wait ends once: with a grant, or with an error, decided under the mutex and left for its
-//! thread to find.
+//! them. A wait ends once, with a grant or an error. That is decided under the mutex, and left for
+//! the waiter's thread to find.
 //!
 //! The mutex may be taken under any other lock of the library, and nothing outside of this folder
 //! is called while it is held: no pool, no driver, no callback, not even the destructor of one.
@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// See above.
+/// The state that reservations share, and the attachments.
 #[derive(Debug)]
 pub(super) struct Hub {
-    /// Never that of another.
+    /// No other hub ever has it.
     pub(super) id: u64,
     state: Mutex<State>,
     pub(super) attachments: Attachments,
@@ -64,8 +64,8 @@ impl Books {
         self.clock
     }
 
-    /// Gives what is wanted if one of the candidates that are not `held` has it: of the first rank
-    /// where any has, the one with the most room.
+    /// Grants what is wanted from a candidate that is not `held` and has it: in the first rank
+    /// where any has, from the one with the most room.
     fn grant(
         &mut self,
         want: &Want,
@@ -95,7 +95,7 @@ impl Books {
         None
     }
 
-    /// Makes a reservation of bytes that the space has given.
+    /// Makes a reservation of bytes the space has given.
     fn open(&mut self, space: Arc<Space>, bytes: u64, policies: Policies, arrived: u64) -> Arc<Account> {
         self.last_id += 1;
         let id = self.last_id;
@@ -105,12 +105,12 @@ impl Books {
         account
     }
 
-    /// Whether some candidate could ever give it.
+    /// Whether some candidate could ever grant it.
     fn ever(&self, want: &Want, candidates: &Candidates) -> bool {
         candidates.iter().flatten().filter_map(|s| self.spaces.get(*s)).any(|s| want.fits(s.limit()))
     }
 
-    /// What there is in the candidates, for a text.
+    /// What the candidates have, for an error's text.
     fn there_is(&self, candidates: &Candidates) -> String {
         let spaces = candidates.iter().flatten().filter_map(|s| self.spaces.get(*s));
         let one = |s: &Arc<Space>| format!("{}: {} of {} available", s.id, exact(s.available()), exact(s.limit()));
@@ -133,7 +133,7 @@ impl Books {
 }
 
 impl State {
-    /// Goes through the waiters, from the first, and gives each what it wants if there is room.
+    /// Goes through the waiters, from the first, and grants each what it wants if there is room.
     /// Call it whenever there may be more room than before, or one waiter fewer.
     pub(super) fn serve(&mut self) {
         let State { books, queue, .. } = self;
@@ -146,7 +146,7 @@ impl State {
             let is_held = |s: usize| held.get(s).copied().unwrap_or(true);
             match books.grant(&waiter.want, &waiter.candidates, waiter.arrived, is_held) {
                 Some(account) => queue.end(at, Ok(account), &books.spaces),
-                // What has grown meanwhile may want more now than its limit allows.
+                // A reservation that has grown meanwhile may want more now than the limit allows.
                 None if !books.ever(&waiter.want, &waiter.candidates) => {
                     let never = books.never(&waiter.want, &waiter.candidates);
                     queue.end(at, Err(never), &books.spaces);
@@ -164,7 +164,7 @@ impl State {
         }
     }
 
-    /// Ends the waits for what can no longer ever be.
+    /// Ends the waits for what can never be granted any more.
     pub(super) fn end_hopeless(&mut self) {
         let State { books, queue, .. } = self;
         queue.end_those(&books.spaces, |w| {
@@ -172,7 +172,7 @@ impl State {
         });
     }
 
-    /// Ends the waits that there is an error for; whether there was any.
+    /// Ends the waits for which there is an error. Returns whether there were any.
     fn end_those(&mut self, error: impl Fn(&Waiter) -> Option<Error>) -> bool {
         self.queue.end_those(&self.books.spaces, error)
     }
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Why there is no room, for a request that does not wait, or no longer.
+    /// Why there is no room, for a request that does not wait, or waits no longer.
     fn short(&self, status: Status, want: &Want, candidates: &Candidates, arrived: u64) -> Error {
         let wanted =
             |w: &&Waiter| w.arrived < arrived && w.spaces().any(|s| candidates.iter().flatten().any(|c| *c == s));
@@ -225,7 +225,7 @@ impl Hub {
         wait: Wait,
         trigger: Option<Trigger>,
     ) -> Result<Arc<Account>> {
-        // So that the last copy of a callback never goes while the mutex is held.
+        // Keeps the last copy of a callback from being dropped while the mutex is held.
         let _outlive = want.clone();
         let mut state = self.lock();
         state.refuse_if_shut_down()?;
@@ -245,7 +245,7 @@ impl Hub {
         }
         let deadline = match wait {
             Wait::No => return Err(state.short(Status::OutOfMemory, &want, &candidates, arrived)),
-            // Later than any clock goes is never.
+            // A deadline later than any clock goes is none.
             Wait::For(time) => Instant::now().checked_add(time),
             Wait::Forever => None,
         };
@@ -256,7 +256,7 @@ impl Hub {
                 Waiter { arrived, want: want.clone(), candidates: candidates.clone(), trigger, bell: bell.clone() };
             queue.join(waiter, &books.spaces);
         }
-        // What was given back before the spaces said that they have waiters served none.
+        // Bytes given back before the spaces said that they have waiters have served nobody.
         state.serve();
         loop {
             if let Some(outcome) = state.queue.outcome(arrived) {
@@ -278,7 +278,7 @@ impl Hub {
         }
     }
 
-    /// Ends a reservation: what is drawn of it becomes use outside of any. `None` when it is
+    /// Ends a reservation: what is drawn of it becomes use outside of any. `None` if it has been
     /// released already.
     pub(super) fn release(&self, account: &Arc<Account>) -> Option<(u64, u64)> {
         let mut state = self.lock();

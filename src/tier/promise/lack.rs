@@ -4,20 +4,20 @@
 
 use crate::base::Error;
 
-/// What an allocation lacks, by what would help.
+/// What would help an allocation that was not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// Its reservation has so many bytes too few: what is drawn from that helps, and nothing else.
+    /// Its reservation lacks bytes. Only bytes drawn from that reservation help.
     Reservation {
         /// The reservation's number.
         number: u64,
         /// How many bytes, at least 1.
         bytes: u64,
     },
-    /// The space would have to promise so many bytes, and cannot: what is drawn outside of any
-    /// reservation helps.
+    /// The space would have to promise this many bytes, and cannot. Bytes drawn outside of any
+    /// reservation help.
     Promise(u64),
-    /// So many bytes were promised, and there is no memory for them: anything helps.
+    /// This many bytes were promised, and there is no memory for them. Any bytes help.
     Memory(u64),
 }
 
@@ -28,7 +28,7 @@ pub(super) type Counting<T> = std::result::Result<T, Refused>;
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) error: Error,
-    /// What would have to be there; `None` where nothing would help.
+    /// What is lacking; `None` if nothing would help.
     pub(super) lack: Option<Lack>,
 }
 

@@ -1,4 +1,4 @@
-//! What lives in a pool and was never counted: it is counted as outside of any reservation.
+//! Counting the live allocations of a pool that were never counted, outside of any reservation.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -8,15 +8,15 @@ use crate::base::StreamHandle;
 use crate::pool::{Counter, Receipt};
 use std::sync::Arc;
 
-/// Counts what lives in a device's pool without a receipt, outside of any reservation: what was
-/// there when counting began, and what was on its way.
+/// Counts live allocations of a device's pool that have no receipt, outside of any reservation:
+/// those that were there when counting began, and those that were on their way.
 pub struct LiveCounter {
     manager: Arc<Manager>,
     space: Arc<Space>,
 }
 
 impl LiveCounter {
-    /// For the pool whose memory the space is. The space must be the manager's.
+    /// For the pool whose memory the space is. The space must be `manager`'s.
     pub fn new(manager: Arc<Manager>, space: Arc<Space>) -> LiveCounter {
         LiveCounter { manager, space }
     }

@@ -32,7 +32,7 @@ pub struct Manager {
 /// An allocation for which there is no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Where.
+    /// The space.
     pub space: SpaceId,
     /// What is lacking there.
     pub lack: Lack,
@@ -41,12 +41,12 @@ pub struct Want {
 /// What an allocation is counted in.
 #[derive(Clone, Copy, Debug)]
 pub enum DrawFrom<'a> {
-    /// The reservation attached to the stream, else the one attached to the thread in this space,
-    /// else what is outside of any.
+    /// In the reservation attached to the stream, else in the one attached to the thread in this
+    /// space, else outside of any.
     Attached,
-    /// This one, which must be of the space.
+    /// In this one, which must be of the space.
     Reservation(&'a Reservation),
-    /// What is outside of any reservation, whatever is attached.
+    /// Outside of any reservation, whatever is attached.
     Outside,
 }
 
@@ -72,7 +72,7 @@ impl Default for Manager {
 }
 
 impl Manager {
-    /// Without any space.
+    /// A manager without spaces.
     pub fn new() -> Manager {
         Manager { hub: Hub::new(), relief: OnceLock::new() }
     }
@@ -91,7 +91,7 @@ impl Manager {
         Ok(space)
     }
 
-    /// Every space, in the order of their adding.
+    /// Every space, in the order in which they were added.
     pub fn spaces(&self) -> Vec<Arc<Space>> {
         self.hub.lock().books.spaces.clone()
     }
@@ -110,8 +110,8 @@ impl Manager {
     }
 
     /// Sets how many bytes a space has, and how many of them may be promised or used. What is above
-    /// a lowered limit stays and counts as `beyond`; who waits for what can no longer ever be gets
-    /// an error. The thresholds are parts of the limit.
+    /// a lowered limit stays and counts as `beyond`; a waiter for more than can ever be granted
+    /// gets an error. The thresholds are parts of the limit.
     pub fn set_limits(&self, id: SpaceId, capacity: u64, limit: u64, thresholds: Thresholds) -> Result<()> {
         let mut state = self.hub.lock();
         let space = find(&state.books.spaces, id)?.clone();
@@ -133,18 +133,18 @@ impl Manager {
         Ok(())
     }
 
-    /// Sets from which use of a space on data should be moved out, and down to which, in parts of
-    /// its limit.
+    /// Sets at which use of a space data should be moved out, and down to which, in parts of its
+    /// limit.
     pub fn set_thresholds(&self, id: SpaceId, thresholds: Thresholds) -> Result<()> {
         let state = self.hub.lock();
         find(&state.books.spaces, id)?.set_thresholds(thresholds);
         Ok(())
     }
 
-    /// Sets what allocations in a space do for which there is no memory, unless their reservation
+    /// Sets what allocations in a space do if there is no memory for them, unless their reservation
     /// says otherwise.
     pub fn set_out_of_memory_policy(&self, id: SpaceId, policy: OutOfMemoryPolicy) -> Result<()> {
-        // Out here, so that the old one ends with no lock held.
+        // Declared here, so that the old policy ends with no lock held.
         let _old;
         let mut state = self.hub.lock();
         let index = find(&state.books.spaces, id)?.index;
@@ -153,9 +153,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Promises bytes, or waits for them. How many is the reservation's size: exactly those asked
-    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) not fewer than the least. Requests wait
-    /// in turn: none overtakes another in a space that both want.
+    /// Promises bytes, or waits for them. The reservation's size says how many: exactly those asked
+    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) at least the fewest. Requests wait in
+    /// turn: none overtakes another in a space that both want.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
         if least == 0 {
@@ -179,7 +179,7 @@ impl Manager {
         Cancel::new(self.hub.clone())
     }
 
-    /// How many wait, in any space.
+    /// How many requests wait, in any space.
     pub fn waiters(&self) -> usize {
         self.hub.lock().queue.len()
     }
@@ -197,9 +197,9 @@ impl Manager {
         self.draw_once(space, from.into(), bytes, stream).map_err(|refused| refused.error)
     }
 
-    /// Counts an allocation and makes it with `allocate`, which gets the receipt. Where either
-    /// finds no memory, the out-of-memory policy decides whether to try both again. To be called
-    /// with no lock held.
+    /// Counts an allocation and makes it with `allocate`, which gets the receipt. If either finds
+    /// no memory, the out-of-memory policy decides whether to try both again. Call it with no lock
+    /// held.
     pub fn allocate_with<'a, T>(
         &self,
         space: &Arc<Space>,
@@ -226,8 +226,9 @@ impl Manager {
         }
     }
 
-    /// Like [`Manager::allocate_with`], for what leaves memory and comes back: counted as one that
-    /// a receipt was of, in the same reservation while that lives, else outside of any.
+    /// Like [`Manager::allocate_with`], for an allocation that left memory and comes back. It is
+    /// counted as by an earlier receipt: in the same reservation while that lives, or else outside
+    /// of any.
     pub fn allocate_again<T>(
         &self,
         source: &Source,
@@ -240,8 +241,8 @@ impl Manager {
         self.attempt(space, (bytes, source.stream()), || source.account().cloned(), draw, allocate)
     }
 
-    /// Tries an allocation: where there is no memory, again after the relief has made room, and as
-    /// often as the policy says. `from` is the reservation that it is counted in, if any.
+    /// Tries an allocation. If there is no memory, tries again after the relief has made room, and
+    /// as often as the policy says. `from` is the reservation it is counted in, if any.
     fn attempt<T>(
         &self,
         space: &Arc<Space>,
@@ -277,14 +278,14 @@ impl Manager {
         }
     }
 
-    /// Sets who makes room where there is no memory: it is told what is wanted, and says whether to
-    /// try again. Called with no lock held. Only once.
+    /// Sets the relief, which makes room when there is no memory: it is told what is wanted, and
+    /// says whether to try again. Called with no lock held. Only the first one counts.
     pub fn set_relief(&self, relief: Relief) {
         let _ = self.relief.set(relief);
     }
 
-    /// Counts an allocation that is there already, outside of any reservation and also where the
-    /// limit forbids it. May be called under any lock.
+    /// Counts an allocation that exists already, outside of any reservation, even if the limit
+    /// forbids it. May be called under any lock.
     pub fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {
         self.hub.draw_anyway(space, bytes, stream)
     }
@@ -294,27 +295,27 @@ impl Manager {
         self.hub.attachments.has_changed()
     }
 
-    /// The number of the reservation that the calling thread's allocations on a stream draw from.
+    /// The number of the reservation the calling thread's allocations on a stream draw from.
     pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
         self.own(space)?;
         let current = self.hub.attachments.current(self.hub.id, space, stream);
         Ok(current.account.filter(|a| !a.released()).map(|a| a.id))
     }
 
-    /// What the live allocations of a stream use in a space, and their peak; `None` where that is
-    /// not counted.
+    /// What a stream's live allocations use in a space, and their peak; `None` if that is not
+    /// counted.
     pub fn stream_usage(&self, space: &Arc<Space>, stream: u64) -> Result<Option<Arc<Usage>>> {
         self.own(space)?;
         Ok(self.hub.attachments.usage(self.hub.id, space, stream))
     }
 
-    /// Takes the reservation of a stream in a space off it.
+    /// Detaches a stream's reservation in a space.
     pub fn detach_stream(&self, space: &Space, stream: u64) -> Result<()> {
         self.own(space)?;
         self.hub.attachments.detach_stream(space, stream)
     }
 
-    /// Takes the calling thread's reservation in a space off it.
+    /// Detaches the calling thread's reservation in a space.
     pub fn detach_thread(&self, space: &Space) -> Result<()> {
         self.own(space)?;
         self.hub.attachments.detach_thread(self.hub.id, space)
@@ -339,8 +340,8 @@ impl Manager {
         }
     }
 
-    /// Checks the equations of [`tier`](super). Others may draw and give back meanwhile, without a
-    /// lock and in two steps, so what does not add up is looked at again for longer than a thread
+    /// Checks the equations of [`tier`](super). Other threads may draw and give back meanwhile, in
+    /// two steps without a lock. So what does not add up is checked again, for longer than a thread
     /// rests between two steps.
     pub fn validate(&self) -> Result<()> {
         const PATIENCE: Duration = Duration::from_secs(1);
@@ -365,7 +366,7 @@ impl Manager {
             let waited = state.queue.iter().any(|w| w.spaces().any(|s| s == space.index));
             space.validate(sizes, drawn, waited)?;
         }
-        // Nothing waits for what there is.
+        // Nobody waits for bytes that are available.
         let mut held = vec![false; state.books.spaces.len()];
         for waiter in state.queue.iter() {
             for space in waiter.spaces() {

@@ -1,4 +1,4 @@
-//! Drawing from a reservation, by its policy where an allocation does not fit.
+//! Drawing from a reservation, by its policy if an allocation does not fit.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -9,8 +9,7 @@ use super::space::MAX_BYTES;
 use crate::base::sync::lock;
 use crate::base::{size::exact, Error, Result, Status};
 
-/// What was taken: bytes of the reservation, bytes outside of any. `None` when the reservation is
-/// released.
+/// Bytes taken: of the reservation, and outside of any. `None` if the reservation is released.
 pub(super) type Parts = Option<(u64, u64)>;
 
 /// How a reservation may grow for an allocation.
@@ -24,7 +23,8 @@ struct Growth {
 /// Why a reservation cannot grow any more.
 const NO_MANAGER: &str = ", and its manager is gone";
 
-/// The refusal of an allocation for which the space lacks bytes; `None`: the reservation itself.
+/// The refusal of an allocation. `of_space`: bytes the space lacks; `None` if the reservation lacks
+/// them.
 fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -> Refused {
     let text = format!(
         "reservation {} of {}: {} asked, {} of its {} drawn{also}; free something, or grow it first",
@@ -39,8 +39,8 @@ fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -
     Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(lack) }
 }
 
-/// Takes an allocation's bytes, by the reservation's policy where they do not fit. No lock is held
-/// in a callback.
+/// Takes an allocation's bytes, by the reservation's policy if they do not fit. No lock is held in
+/// a callback.
 pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts> {
     let mut attempt = 0u32;
     loop {
@@ -78,7 +78,8 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts
     }
 }
 
-/// Like [`take`], under any lock: it calls nothing back, so a policy that would does not help.
+/// Like [`take`], but may be called under any lock: it calls nothing back, so it fails where a
+/// policy would.
 pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
     match account.take(bytes) {
         Taken::All => return Ok(Some((bytes, 0))),
@@ -100,10 +101,10 @@ pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
 
 /// Grows a reservation so that `bytes` fit, and draws them.
 fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts> {
-    // The mutex keeps its size and its being alive; draws and ends of other allocations go on.
+    // The mutex keeps the size as it is and the reservation alive; other draws and ends go on.
     let taken = account.space.with_mutex(|| match grow_and_take(account, bytes, growth) {
         Ok(parts) => (Ok(parts), false),
-        // What was taken to grow by is there for others again.
+        // What was taken to grow by is available to others again.
         Err(also) => (Err(also), true),
     });
     match taken {
@@ -113,8 +114,8 @@ fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts
     }
 }
 
-/// Under the mutex. The error is what the space lacks, if it is that, and what to add to the text
-/// of [`overdrawn`].
+/// Like [`take_growing`], under the mutex. The error has the bytes the space lacks, if it does, and
+/// an addition to the text of [`overdrawn`].
 fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, (Option<u64>, String)> {
     if account.released() {
         return Ok(None);
@@ -155,11 +156,11 @@ fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::
     }
 }
 
-/// Grows a reservation at once, ahead of the waiters: an allocation needs it.
+/// Grows a reservation at once, ahead of the waiters, because an allocation needs it.
 fn grow_now(account: &Account, more: u64, bytes: u64) -> Counting<()> {
     let grown = account.space.with_mutex(|| {
         if account.released() {
-            // The next look notices.
+            // The next look notices that.
             return (true, false);
         }
         let grows = more <= MAX_BYTES && account.space.take(more);
@@ -178,7 +179,7 @@ fn grow_now(account: &Account, more: u64, bytes: u64) -> Counting<()> {
     }
 }
 
-/// Takes what the reservation still has, and what is missing from outside of it.
+/// Takes what the reservation still has, and the rest from outside of it.
 fn take_around(account: &Account, bytes: u64) -> Counting<Parts> {
     let Ok(inside) = account.take_between(0, bytes) else { return Ok(None) };
     if account.space.take(bytes - inside) {

@@ -1,5 +1,4 @@
-//! What happens when an allocation does not fit its reservation, and when memory itself has run
-//! out.
+//! What happens when an allocation does not fit its reservation, and when memory has run out.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -9,7 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-/// Parts of one in a [`Factor`].
+/// How many parts one has in a [`Factor`].
 const UNIT: u32 = 1_000_000;
 
 /// How much larger a reservation gets, from 1 to 1000 times, in millionths.
@@ -39,7 +38,7 @@ impl Factor {
     }
 }
 
-/// An allocation that does not fit its reservation, as a callback is told of it. In bytes.
+/// What a callback is told of an allocation that does not fit its reservation, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdraw {
     /// The reservation's space.
@@ -58,14 +57,14 @@ pub struct Overdraw {
     pub attempt: u32,
 }
 
-/// What a callback wants done.
+/// What a callback decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The allocation fails.
     Fail,
     /// Like [`LimitPolicy::Ignore`].
     Ignore,
-    /// The reservation grows by so many bytes at once, or the allocation fails.
+    /// The reservation grows by this many bytes at once, or the allocation fails.
     Grow(u64),
     /// Look again: something was freed meanwhile.
     Retry,
@@ -75,7 +74,7 @@ pub enum Decision {
 /// held.
 pub type LimitCallback = Arc<dyn Fn(&Overdraw) -> Decision + Send + Sync>;
 
-/// What happens when an allocation does not fit its reservation. None of them waits.
+/// What happens when an allocation does not fit its reservation. No policy waits.
 #[derive(Clone, Default)]
 pub enum LimitPolicy {
     /// It fails.
@@ -84,14 +83,15 @@ pub enum LimitPolicy {
     /// The allocation takes what is missing from outside the reservation, if the space's limit
     /// allows.
     Ignore,
-    /// The reservation grows to `factor` times its size, or as much as the allocation needs if that
-    /// is more; where the space has less than that, to what there is.
+    /// The reservation grows to `factor` times its size, or to what the allocation needs if that is
+    /// more. If the space has less, it grows by what there is.
     Increase {
-        /// How much larger.
+        /// How much larger it gets.
         factor: Factor,
-        /// The reservation never gets larger than this.
+        /// The most the reservation may grow to, bytes.
         cap: Option<u64>,
-        /// It may grow by what the allocation needs above the space's limit, up to the capacity.
+        /// Whether it may grow above the space's limit by what the allocation needs, up to the
+        /// capacity.
         beyond_limit: bool,
     },
     /// The callback decides.
@@ -117,7 +117,7 @@ impl fmt::Debug for LimitPolicy {
 /// What an out-of-memory callback is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Where.
+    /// The space.
     pub space: SpaceId,
     /// What the allocation needs, in bytes.
     pub bytes: u64,
@@ -127,8 +127,8 @@ pub struct Shortage {
     pub attempt: u32,
 }
 
-/// Frees, evicts or releases something and returns whether the allocation should be tried again.
-/// Called with no lock held. Allocations that it makes itself do not come back to it.
+/// Frees, evicts or releases something. Returns whether the allocation should be tried again.
+/// Called with no lock held. Allocations it makes itself do not call it again.
 pub type OutOfMemoryCallback = Arc<dyn Fn(&Shortage) -> bool + Send + Sync>;
 
 /// What happens when there is no memory for an allocation, whatever was promised.
@@ -160,7 +160,7 @@ pub fn in_a_callback() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Marks the thread while a callback runs, also when that panics.
+/// Marks the thread while a callback runs, even if that panics.
 struct Inside;
 
 impl Inside {
@@ -178,8 +178,8 @@ impl Drop for Inside {
 }
 
 impl OutOfMemoryPolicy {
-    /// Tries an allocation; when there is no memory for it, and the policy says so, again. Other
-    /// errors are returned at once. To be called with no lock held.
+    /// Tries an allocation. If there is no memory, and the policy says so, tries again. Other
+    /// errors are returned at once. Call it with no lock held.
     pub fn allocate<T>(
         &self,
         space: SpaceId,
@@ -191,7 +191,7 @@ impl OutOfMemoryPolicy {
         self.go_on(first, space, bytes, stream, attempt)
     }
 
-    /// Like [`Self::allocate`], after the first try, which nothing need be known of the policy for.
+    /// Like [`Self::allocate`], after a first try that was made without looking at the policy.
     pub(super) fn go_on<T>(
         &self,
         first: Result<T>,
@@ -209,7 +209,7 @@ impl OutOfMemoryPolicy {
             let OutOfMemoryPolicy::Callback(callback) = self else { return Err(error) };
             failed = failed.saturating_add(1);
             let again = {
-                // Not for the next try, which is no part of the callback.
+                // Dropped before the next try, which is no part of the callback.
                 let Some(_inside) = Inside::enter() else { return Err(error) };
                 callback(&Shortage { space, bytes, stream, attempt: failed })
             };
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(OutOfMemoryPolicy::Fail.allocate(SPACE, 1, 0, oom::<()>), oom());
     }
 
-    /// What it asks for is tried outside of it: making room for that may need memory of another
-    /// space, whose callback is called then as before.
+    /// The try after a callback is made outside of it. Making room for it may need memory of
+    /// another space, whose callback is called as before.
     #[test]
     fn the_try_after_an_out_of_memory_callback_is_not_inside_it() {
         let again = OutOfMemoryPolicy::Callback(Arc::new(|s: &Shortage| s.attempt == 1));

@@ -1,8 +1,8 @@
-//! Who waits, first come first served.
+//! The queue of waiters, first come first served.
 //!
 //! A waiter that does not fit holds every space that would do for it against later ones. So no
 //! waiter overtakes another in a space that both want, and each has its turn once those before it
-//! have had theirs or have left.
+//! have been served or have left.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ impl Want {
         }
     }
 
-    /// Whether a space with this limit could ever give it, were it empty otherwise.
+    /// Whether a space with this limit could ever grant it, if it were otherwise empty.
     pub(super) fn fits(&self, limit: u64) -> bool {
         let own = match self {
             Want::New { .. } => 0,
@@ -47,10 +47,10 @@ impl Want {
 /// What a token shares with its waiters. Written and read under the mutex.
 pub(super) type Trigger = Arc<AtomicBool>;
 
-/// One who waits.
+/// One waiter.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// When it came: never that of another.
+    /// When it came: no other waiter has the same.
     pub(super) arrived: u64,
     pub(super) want: Want,
     pub(super) candidates: Candidates,
@@ -66,13 +66,13 @@ impl Waiter {
     }
 }
 
-/// The waiters, in the order of arrival, and what became of earlier ones.
+/// The waiters, in the order of arrival, and the outcomes of earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Waiter>,
     /// How many wait for each space.
     wanted: Vec<u64>,
-    /// What became of former waiters, until their threads look.
+    /// Outcomes of former waiters, until their threads look.
     outcomes: BTreeMap<u64, Result<Arc<Account>>>,
 }
 
@@ -99,7 +99,7 @@ impl Queue {
         self.wanted.iter().filter(|n| **n > 0).count()
     }
 
-    /// The last to come.
+    /// Adds a waiter at the end.
     pub(super) fn join(&mut self, waiter: Waiter, spaces: &[Arc<Space>]) {
         self.wanted.resize(spaces.len(), 0);
         for space in waiter.spaces() {
@@ -111,7 +111,7 @@ impl Queue {
         self.waiting.push_back(waiter);
     }
 
-    /// Takes one out, whatever became of it.
+    /// Takes a waiter out, whatever its outcome.
     fn remove(&mut self, at: usize, spaces: &[Arc<Space>]) -> Option<Waiter> {
         let waiter = self.waiting.remove(at)?;
         for space in waiter.spaces() {
@@ -152,12 +152,12 @@ impl Queue {
         any
     }
 
-    /// What became of the one that came at `arrived`, if it no longer waits.
+    /// The outcome for the waiter that came at `arrived`, if it no longer waits.
     pub(super) fn outcome(&mut self, arrived: u64) -> Option<Result<Arc<Account>>> {
         self.outcomes.remove(&arrived)
     }
 
-    /// The one that came at `arrived` gives up.
+    /// Takes out the waiter that came at `arrived`, which gives up.
     pub(super) fn leave(&mut self, arrived: u64, spaces: &[Arc<Space>]) {
         if let Some(at) = self.waiting.iter().position(|w| w.arrived == arrived) {
             self.remove(at, spaces);

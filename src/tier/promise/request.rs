@@ -19,9 +19,9 @@ pub struct Request {
     pub wait: Wait,
     /// Ends the wait when triggered.
     pub cancel: Option<Cancel>,
-    /// What an allocation does that does not fit the reservation.
+    /// What an allocation that does not fit does.
     pub policy: LimitPolicy,
-    /// What an allocation does for which there is no memory; `None`: as the space does.
+    /// What an allocation does if there is no memory for it; `None`: as the space says.
     pub out_of_memory: Option<OutOfMemoryPolicy>,
 }
 
@@ -31,24 +31,24 @@ impl Request {
         Request::new(Strategy::Space(space), Amount::Exact(bytes))
     }
 
-    /// Without waiting.
+    /// A request without waiting.
     pub fn new(strategy: Strategy, amount: Amount) -> Request {
         Request { amount, strategy, wait: Wait::No, cancel: None, policy: LimitPolicy::default(), out_of_memory: None }
     }
 
-    /// The same, waiting.
+    /// The same request, waiting.
     pub fn wait(mut self, wait: Wait) -> Request {
         self.wait = wait;
         self
     }
 
-    /// The same, with a limit policy.
+    /// The same request, with a limit policy.
     pub fn policy(mut self, policy: LimitPolicy) -> Request {
         self.policy = policy;
         self
     }
 
-    /// The same, to be cancelled by this token.
+    /// The same request, cancelled by this token.
     pub fn cancel(mut self, cancel: &Cancel) -> Request {
         self.cancel = Some(cancel.clone());
         self

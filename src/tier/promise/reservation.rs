@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// A promise of bytes in one space. Dropping it releases it.
 ///
-/// Every method may be called from any thread, none of them with a lock held that a callback of a
-/// policy takes.
+/// Every method may be called from any thread, but not with a lock held that a policy's callback
+/// takes.
 #[derive(Debug)]
 pub struct Reservation {
     hub: Arc<Hub>,
@@ -30,8 +30,8 @@ pub struct Reservation {
 pub struct Released {
     /// Its size, in bytes.
     pub size: u64,
-    /// Bytes of live allocations that were drawn of it. They count as use outside of any
-    /// reservation from now on.
+    /// Bytes drawn of it by live allocations. From now on they count as use outside of any
+    /// reservation.
     pub drawn: u64,
 }
 
@@ -54,7 +54,7 @@ impl Reservation {
         self.account.id
     }
 
-    /// The space that it is in.
+    /// The space it is in.
     pub fn space(&self) -> SpaceId {
         self.account.space.id
     }
@@ -86,8 +86,8 @@ impl Reservation {
         self.account.drawn()
     }
 
-    /// Bytes of live allocations made with it, also those beyond its size and those that outlive
-    /// it, and their peak.
+    /// Bytes of live allocations made with it, and their peak. Includes those beyond its size and
+    /// those that outlive it.
     pub fn usage(&self) -> &Usage {
         &self.account.usage
     }
@@ -102,8 +102,8 @@ impl Reservation {
         self.account.released()
     }
 
-    /// Makes it `bytes` larger, or waits for that in turn. A request before it may be waiting for
-    /// just what this reservation has, so a wait with no end may never end.
+    /// Makes it `bytes` larger, or waits for that in turn. An earlier request may be waiting for
+    /// just what this reservation has, so a wait without an end may never end.
     pub fn grow(&self, bytes: u64, wait: Wait, cancel: Option<&Cancel>) -> Result<()> {
         if bytes == 0 {
             return Err(Error::invalid("a reservation cannot grow by 0 bytes; ask for at least 1"));
@@ -118,7 +118,7 @@ impl Reservation {
         self.hub.request(want, own, wait, trigger).map(drop)
     }
 
-    /// Makes it `bytes` smaller, all of which must not be drawn.
+    /// Makes it `bytes` smaller. None of them may be drawn.
     pub fn shrink(&self, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Err(Error::invalid("a reservation cannot shrink by 0 bytes; ask for at least 1"));
@@ -126,7 +126,7 @@ impl Reservation {
         self.shrink_between(bytes, bytes).map(drop)
     }
 
-    /// Makes it as small as what is drawn of it and returns how many bytes went back to the space,
+    /// Makes it as small as what is drawn of it. Returns how many bytes went back to the space,
     /// possibly none.
     pub fn shrink_to_fit(&self) -> Result<u64> {
         self.shrink_between(0, u64::MAX)
@@ -154,7 +154,7 @@ impl Reservation {
         }
     }
 
-    /// Ends it. What is drawn of it goes on as use outside of any reservation; it is detached from
+    /// Ends it. What is drawn of it goes on as use outside of any reservation. It is detached from
     /// streams and threads.
     pub fn release(&self) -> Result<Released> {
         match self.hub.release(&self.account) {
@@ -179,17 +179,17 @@ impl Reservation {
         self.hub.attachments.attach_thread(self.hub.id, &self.account)
     }
 
-    /// Sets what an allocation does that does not fit.
+    /// Sets what an allocation that does not fit does.
     pub fn set_policy(&self, policy: LimitPolicy) -> Result<()> {
         self.set_policies(|p| std::mem::replace(&mut p.limit, policy)).map(drop)
     }
 
-    /// Sets what an allocation does for which there is no memory; `None`: as the space does.
+    /// Sets what an allocation does if there is no memory for it; `None`: as the space says.
     pub fn set_out_of_memory_policy(&self, policy: Option<OutOfMemoryPolicy>) -> Result<()> {
         self.set_policies(|p| std::mem::replace(&mut p.out_of_memory, policy)).map(drop)
     }
 
-    /// Returns the old one, so that it ends with no lock held.
+    /// Returns the old policy, so that it ends with no lock held.
     fn set_policies<T>(&self, set: impl FnOnce(&mut super::account::Policies) -> T) -> Result<T> {
         let _state = self.hub.lock();
         match self.account.released() {

@@ -1,13 +1,13 @@
 //! One place that memory can be in, and the counters of its bytes.
 //!
-//! What may still be promised or used is one word, `room`: the bytes available, signed, times two,
-//! and in the lowest bit whether anything waits for them. So an allocation outside of any
-//! reservation is counted with one compare-and-swap, its end with one addition, and that addition
-//! shows at once whether there is a waiter to serve; no wake-up is lost between two looks.
+//! One word, `room`, says what may still be promised or used: the available bytes, signed, times
+//! two; the lowest bit says whether anything waits for them. So an allocation outside of any
+//! reservation is counted with one compare-and-swap, and its end with one addition. That addition
+//! shows at once whether there is a waiter to serve, so no wake-up is lost between two looks.
 //!
 //! - `committed == promised + unreserved == limit - available`
 //! - `used == sum of what is drawn from reservations + unreserved`, and `used <= committed` at
-//!   every moment: what is counted as used has been taken from the room before, and goes back to it
+//!   every moment: bytes are taken from the room before they count as used, and go back to it
 //!   after.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
@@ -26,7 +26,7 @@ pub const MAX_BYTES: u64 = 1 << 60;
 /// The bit of `room` that says that there are waiters.
 const WAITED: u64 = 1;
 
-/// A kind of memory: the lower, the faster and the scarcer.
+/// A kind of memory: the lower, the faster and scarcer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// A device's memory.
@@ -78,21 +78,21 @@ pub struct SpaceOptions {
     pub limit: Option<u64>,
     /// When data should be moved out, in parts of the limit.
     pub thresholds: Thresholds,
-    /// The NUMA node that it is near to, where known: data goes to a space of the same node first.
+    /// The NUMA node that it is near to, if known: data goes to a space of the same node first.
     pub numa: Option<u32>,
-    /// Count use and peak for each stream, too.
+    /// Whether to count use and peak for each stream, too.
     pub per_stream: bool,
 }
 
 impl SpaceOptions {
-    /// A space of this capacity, all else by default.
+    /// A space of this capacity, with defaults for the rest.
     pub fn new(capacity: u64) -> SpaceOptions {
         SpaceOptions { capacity, limit: None, thresholds: Thresholds::default(), numa: None, per_stream: true }
     }
 }
 
-/// The counters of a space at one moment. In bytes, except for the last three; exact while nothing
-/// is drawn or given back.
+/// The counters of a space at one moment: bytes, except for the last two. Exact while nothing is
+/// drawn or given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
     /// Bytes there are.
@@ -105,12 +105,12 @@ pub struct SpaceUsage {
     pub unreserved: u64,
     /// Live allocations, in reservations and outside.
     pub used: u64,
-    /// The most `used` was since the last reset.
+    /// The most `used` has been since the last reset.
     pub peak: u64,
-    /// What can still be promised or used.
+    /// Bytes that can still be promised or used.
     pub available: u64,
-    /// How far `promised + unreserved` is above the limit, which only a policy or a lowered limit
-    /// can bring about.
+    /// How far `promised + unreserved` is above the limit. Only a policy or a lowered limit can
+    /// bring that about.
     pub beyond: u64,
     /// From this use on data should be moved out.
     pub trigger: u64,
@@ -128,7 +128,7 @@ impl SpaceUsage {
         self.used >= self.trigger && self.used > self.stop
     }
 
-    /// Bytes to move out so that exactly as much is used as moving stops at; 0 when it is not more.
+    /// Bytes to move out to bring the use down to the stop; 0 if it is not above that.
     pub fn amount_to_downgrade(&self) -> u64 {
         self.used.saturating_sub(self.stop)
     }
@@ -159,9 +159,9 @@ pub struct Space {
     capacity: AtomicU64,
     limit: AtomicU64,
     pub(super) promised: AtomicU64,
-    /// The most that `committed` was let above the limit.
+    /// The most that `committed` was allowed to exceed the limit by.
     excused: AtomicU64,
-    /// As they were given: what they come to changes with the limit.
+    /// As they were given: their bytes change with the limit.
     thresholds: Mutex<Thresholds>,
     trigger: AtomicU64,
     stop: AtomicU64,
@@ -227,7 +227,7 @@ impl Space {
         &self.usage
     }
 
-    /// What can still be promised or used, in bytes.
+    /// Bytes that can still be promised or used.
     pub fn available(&self) -> u64 {
         available(self.room.load(Acquire)).max(0) as u64
     }
@@ -239,7 +239,7 @@ impl Space {
         used >= self.trigger.load(Acquire) && used > self.stop.load(Acquire)
     }
 
-    /// Bytes to move out so that exactly as much is used as moving stops at; 0 when it is not more.
+    /// Bytes to move out to bring the use down to the stop; 0 if it is not above that.
     pub fn amount_to_downgrade(&self) -> u64 {
         self.usage.now().saturating_sub(self.stop.load(Acquire))
     }
@@ -249,14 +249,14 @@ impl Space {
         self.amount_to_downgrade() == 0
     }
 
-    /// Takes `bytes` if there are as many.
+    /// Takes `bytes` if that many are available.
     #[inline]
     pub(super) fn take(&self, bytes: u64) -> bool {
         self.take_between(bytes, bytes, 0).is_some()
     }
 
-    /// Takes at least `least` and at most `most` bytes (neither above [`MAX_BYTES`]), leaving no
-    /// less than `floor` available, and says how many.
+    /// Takes at least `least` and at most `most` bytes (neither above [`MAX_BYTES`]), leaving at
+    /// least `floor` available. Returns how many.
     #[inline]
     pub(super) fn take_between(&self, least: u64, most: u64, floor: i64) -> Option<u64> {
         let mut room = self.room.load(Acquire);
@@ -282,14 +282,14 @@ impl Space {
         taken
     }
 
-    /// Takes `bytes` (at most [`MAX_BYTES`]) although there may not be as many: they are in use
-    /// already. Under the mutex.
+    /// Takes `bytes` (at most [`MAX_BYTES`]), although that many may not be available, because they
+    /// are in use already. Under the mutex.
     pub(super) fn take_anyway(&self, bytes: u64) {
         self.room.fetch_sub(bytes << 1, AcqRel);
         self.excuse();
     }
 
-    /// Remembers how far the commitments are above the limit: a policy allowed it. Under the mutex.
+    /// Notes how far the commitments are above the limit, by leave of a policy. Under the mutex.
     fn excuse(&self) {
         let beyond = available(self.room.load(Acquire)).min(0).unsigned_abs();
         self.excused.fetch_max(beyond, AcqRel);
@@ -305,12 +305,12 @@ impl Space {
 
     #[cold]
     fn serve(&self) {
-        // Nothing can wait without a manager.
+        // Without a manager nothing can wait.
         self.with_mutex(|| ((), true));
     }
 
-    /// Runs `change` under the mutex, and serves the waiters if it says so. Does nothing and
-    /// returns `None` when the manager is gone.
+    /// Runs `change` under the mutex, and serves the waiters if that says so. Does nothing and
+    /// returns `None` if the manager is gone.
     pub(super) fn with_mutex<T>(&self, change: impl FnOnce() -> (T, bool)) -> Option<T> {
         let clerk = self.clerk.upgrade()?;
         let (mut change, mut done) = (Some(change), None);
@@ -352,15 +352,15 @@ impl Space {
         self.refigure(thresholds);
     }
 
-    /// What the thresholds come to: parts of the limit, which is never above the capacity. Of the
-    /// capacity, a limit below the trigger would leave nothing to move out ever.
+    /// Works out the thresholds' bytes, as parts of the limit and not of the capacity: a limit
+    /// below the trigger would leave nothing to move out ever.
     fn refigure(&self, thresholds: Thresholds) {
         let limit = self.limit();
         self.trigger.store(thresholds.trigger_bytes(limit), Release);
         self.stop.store(thresholds.stop_bytes(limit), Release);
     }
 
-    /// Under the mutex, by whom the last two are known.
+    /// The counters; the caller knows the last two. Under the mutex.
     pub(super) fn snapshot(&self, reservations: u64, waiters: u64) -> SpaceUsage {
         let (limit, promised) = (self.limit(), self.promised.load(Acquire));
         let available = available(self.room.load(Acquire));

@@ -15,29 +15,28 @@ pub enum Strategy {
     Tier(Tier),
     /// Any of the first tier that has room, else of the next, and so on.
     Tiers(Vec<Tier>),
-    /// One that data of `from` can be moved down to: a lower tier, the nearest first, or just the
-    /// tier `to`.
+    /// A space that data of `from` can be moved down to: of a lower tier, the nearest first, or
+    /// just of the tier `to`.
     DowngradeFrom {
         /// Where the data is.
         from: SpaceId,
-        /// The tier that it is to go to.
+        /// The tier it is to go to.
         to: Option<Tier>,
     },
-    /// One that data of `from` can be moved up to: a higher tier, the nearest first, or just the
-    /// tier `to`.
+    /// A space that data of `from` can be moved up to: of a higher tier, the nearest first, or just
+    /// of the tier `to`.
     UpgradeFrom {
         /// Where the data is.
         from: SpaceId,
-        /// The tier that it is to go to.
+        /// The tier it is to go to.
         to: Option<Tier>,
     },
 }
 
-/// The spaces that may answer a request, by index, in ranks: those of a rank are as good as each
-/// other.
+/// The spaces that may answer a request, by index, in ranks. Those of one rank are equally good.
 pub(in crate::tier) type Candidates = Vec<Vec<usize>>;
 
-/// The spaces there are, and what adds one of disks where such a one was looked for.
+/// The spaces there are. With `disk`, also how to add one of disks.
 fn there_are(spaces: &[Arc<Space>], disk: bool) -> String {
     let all = match spaces.is_empty() {
         true => return "no space at all; add one first".to_string(),
@@ -101,7 +100,7 @@ impl Strategy {
         }
     }
 
-    /// What was looked for.
+    /// What was looked for, in words.
     fn text(&self) -> String {
         let to = |to: &Option<Tier>, way: &str| to.map_or(format!("a {way} tier"), |t| format!("the {way} tier {t}"));
         match self {

@@ -7,14 +7,14 @@ use std::time::Duration;
 /// How many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many, not less.
+    /// This many, and no fewer.
     Exact(u64),
-    /// As many as there are, up to `most`; less than `least` will not do. What it became is the
-    /// reservation's size.
+    /// As many as there are, up to `most`, but no fewer than `least`. The reservation's size says
+    /// how many it was.
     UpTo {
-        /// Not less; not 0.
+        /// No fewer than this; not 0.
         least: u64,
-        /// Not more.
+        /// No more than this.
         most: u64,
     },
 }
@@ -35,7 +35,7 @@ pub enum Wait {
     /// Not at all: all or nothing at once.
     #[default]
     No,
-    /// At most so long.
+    /// At most this long.
     For(Duration),
     /// Until there is room, or the wait is cancelled, or the manager shut down.
     Forever,

@@ -35,8 +35,8 @@ impl Fraction {
     }
 }
 
-/// At which use of its limit a space wants data moved out, and down to which. The limit is never
-/// above the capacity.
+/// The use of its limit at which a space wants data moved out, and the use to move it down to. The
+/// limit is never above the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     trigger: Fraction,

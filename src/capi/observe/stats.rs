@@ -17,7 +17,7 @@ use std::ffi::{c_char, c_int};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_stats {
-    /// sizeof(gpumem_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// The device they belong to.
     pub device: i32,

@@ -76,7 +76,7 @@ extensible!(gpumem_plan_solve_options, 24, 4 * 4 + 8);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct gpumem_plan_stats {
-    /// sizeof(gpumem_plan_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_plan_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// GPUMEM_PLAN_OPTIMAL, _FEASIBLE, _INFEASIBLE or _OUT_OF_TIME.
     pub status: i32,

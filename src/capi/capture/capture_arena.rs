@@ -82,7 +82,7 @@ pub struct gpumem_capture_options {
 extensible!(gpumem_capture_options, 40, 2 * 4 + 2 * 8 + 2 * size_of::<usize>());
 
 /// The counters of a capture's memory. They cover all captures together where several share it.
-/// Bytes unless a field says that it counts.
+/// Bytes unless a field says that it is a count.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -66,7 +66,7 @@ pub struct gpumem_allocation {
 }
 
 /// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT.
-/// Fields that are 0 let all pass.
+/// A field that is 0 filters nothing.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

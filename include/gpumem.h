@@ -121,7 +121,7 @@
  * stream order     Memory may be used by work submitted to its stream after the allocation and
  *                  before the free.
  * settled          Freed, and the device has passed the free on every stream that used the memory.
- * mapped           Physical memory that gpumem holds and that has an address.
+ * mapped           Physical memory that gpumem holds at addresses; gpumem_stats.mapped adds stock.
  * reserved         Addresses set aside. They cost nothing.
  * extent           One physical allocation from the driver, mapped as a whole.
  * region           A range of addresses in one state: live, free, hole, zombie.

@@ -425,10 +425,10 @@ typedef struct gpumem_plan_solve_options {
     uint32_t size;
     // GPUMEM_PLAN_EFFORT_*.
     int32_t effort;
-    // Time to search, milliseconds. With a limit, the normal effort takes as many steps as usually
-    // fit into it, which may be more or fewer than without one, and ends at the limit if they take
-    // longer. 0 means the steps of the effort however long they take, usually seconds at most.
-    // Greedy orders are tried in any case.
+    // Time to search, milliseconds. With a limit, the normal effort searches until then, or until
+    // it reaches the lower bound or a proof, and the layout may depend on the machine. 0 means the
+    // steps of the effort however long they take, usually seconds at most. Greedy orders are tried
+    // in any case.
     uint64_t time_limit_ms;
     // Threads to search with, a count up to 256; 0 and 1 search on the caller's thread.
     uint32_t threads;

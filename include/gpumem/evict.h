@@ -28,8 +28,7 @@ extern "C" {
  *
  * Holds, for more data than the device holds:
  *
- *   gpumem_hold(w);                                     (there now, restored if need be, and to
- *                                                       stay)
+ *   gpumem_hold(w);                                     (there until unheld; restored if need be)
  *   kernel<<<.., stream>>>(w);
  *   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
  *

@@ -12,7 +12,7 @@ extern "C" {
 
 /* ---- Starting ----------------------------------------------------------------------------------
  *
- * Nothing happens when the library loads. The first call that needs a device starts gpumem with
+ * Nothing happens when the library loads. The first call that needs gpumem's state starts it with
  * the settings of the environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE,
  * GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE, GPUMEM_TRIM_THRESHOLD,
  * GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
@@ -253,7 +253,7 @@ typedef struct gpumem_context_options {
 // opts may be NULL, for the environment's settings. The options, and what they point to, are read
 // and not kept.
 // Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already, by
-// any call that needed a device; GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error
+// any call that needs its state; GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error
 // gpumem has not started, and this or any other call may start it.
 gpumem_status gpumem_init(const struct gpumem_context_options *opts);
 

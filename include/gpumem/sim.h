@@ -78,7 +78,7 @@ gpumem_status gpumem_sim_capture_begin(gpumem_stream s, int32_t mode);
 
 // Ends the capture of a stream, on the thread that began it (any thread in relaxed mode).
 //
-// out receives the graph, ready to be launched; the caller owns it and gives it to
+// out receives the graph, ready to be launched, which the caller owns until
 // gpumem_sim_graph_destroy.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured.
 // GPUMEM_ERROR_CAPTURING on the wrong thread, which ends it all the same, and when it was
@@ -95,20 +95,20 @@ gpumem_status gpumem_sim_capture_end(gpumem_stream s, gpumem_sim_graph *out);
 // GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_sim_graph_launch(gpumem_sim_graph graph, gpumem_stream s);
 
-// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they
-// have.
+// Destroys a graph. Launches in flight still run, and the memory that their nodes name must stay
+// until they have finished.
 //
 // graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed
 // already or is no graph; GPUMEM_ERROR_DRIVER, after which the handle is gone too.
 gpumem_status gpumem_sim_graph_destroy(gpumem_sim_graph graph);
 
-// What a graph consists of.
+// Gets what a graph consists of.
 //
 // out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
 // impossible, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_sim_graph_info_get(gpumem_sim_graph graph, struct gpumem_sim_graph_info *out);
 
-// How many mistakes the host device has found in the work that was submitted to it.
+// Gets how many mistakes the host device has found in the work submitted to it.
 //
 // It looks for them with GPUMEM_HOST_MODE=simulate, and reports each on stderr with the
 // operations, their streams and the memory. A mistake is unordered work of two streams on the same

@@ -18,7 +18,7 @@ extern "C" {
  * gpumem_space_disk_add returned. Every byte of a space is counted:
  *
  *   used        live allocations
- *   promised    the sizes of live reservations; see there
+ *   promised    the sizes of live reservations (reserve.h)
  *   unreserved  live allocations that are not drawn from a reservation
  *   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
  *               limit was lowered
@@ -195,8 +195,8 @@ gpumem_status gpumem_space_detach_thread(struct gpumem_space space);
 // The callback decides.
 #define GPUMEM_POLICY_CALLBACK 4
 
-// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the
-// space's limit, up to its capacity.
+// With GPUMEM_POLICY_INCREASE: the reservation may grow above the space's limit by what the
+// allocation needs, up to the space's capacity.
 #define GPUMEM_POLICY_BEYOND_LIMIT 1
 
 // Returned by an overdraw callback: the allocation fails. Any number without a meaning does the

@@ -23,11 +23,11 @@ typedef struct gpumem_stats {
     int32_t device;
     // Addresses reserved.
     uint64_t reserved;
-    // Physical memory held, `stock` among it.
+    // Physical memory held, including `stock`.
     uint64_t mapped;
     // The most that mapped has been since the last gpumem_stats_reset_peak.
     uint64_t peak_mapped;
-    // What callers asked for and have not freed.
+    // Memory that callers asked for and have not freed.
     uint64_t requested;
     // Memory that is live: requested, with rounding included.
     uint64_t live;
@@ -89,7 +89,7 @@ typedef struct gpumem_driver_call {
     uint64_t calls;
 } gpumem_driver_call;
 
-// The counters of one device.
+// Gets the counters of one device.
 //
 // out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
 // out is NULL or its size impossible.
@@ -113,7 +113,7 @@ gpumem_status gpumem_validate(void);
 // Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
 gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
 
-// How often each driver call was made, in a fixed order.
+// Gets how often each driver call was made, in a fixed order.
 //
 // out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
 // may be NULL; it receives how many there are.

@@ -433,8 +433,8 @@ impl Drop for Recorder {
     }
 }
 
-/// Makes a file that was not there: where one of that name is, `.` and the process's number are
-/// added, and where that is there too, as of an earlier recording of the process, `.2`, `.3`, ....
+/// Creates a new file. If one of that name exists, `.` and the process's number are added; if that
+/// exists too, from an earlier recording of the process, `.2`, `.3`, ....
 fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = path.as_os_str().to_owned();

@@ -111,7 +111,7 @@ pub extern "C" fn gpumem_sim_capture_begin(s: gpumem_stream, mode: i32) -> gpume
 
 /// Ends the capture of a stream, on the thread that began it (any thread in relaxed mode).
 ///
-/// out receives the graph, ready to be launched; the caller owns it and gives it to
+/// out receives the graph, ready to be launched, which the caller owns until
 /// gpumem_sim_graph_destroy.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured.
 /// GPUMEM_ERROR_CAPTURING on the wrong thread, which ends it all the same, and when it was
@@ -157,8 +157,8 @@ pub extern "C" fn gpumem_sim_graph_launch(graph: gpumem_sim_graph, s: gpumem_str
     })
 }
 
-/// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they
-/// have.
+/// Destroys a graph. Launches in flight still run, and the memory that their nodes name must stay
+/// until they have finished.
 ///
 /// graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed
 /// already or is no graph; GPUMEM_ERROR_DRIVER, after which the handle is gone too.
@@ -174,7 +174,7 @@ pub extern "C" fn gpumem_sim_graph_destroy(graph: gpumem_sim_graph) -> gpumem_st
     })
 }
 
-/// What a graph consists of.
+/// Gets what a graph consists of.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
 /// impossible, GPUMEM_ERROR_DRIVER.
@@ -199,7 +199,7 @@ fn get(graph: gpumem_sim_graph) -> Result<std::sync::Arc<Graph>> {
     GRAPHS.get(graph as usize)
 }
 
-/// How many mistakes the host device has found in the work that was submitted to it.
+/// Gets how many mistakes the host device has found in the work submitted to it.
 ///
 /// It looks for them with GPUMEM_HOST_MODE=simulate, and reports each on stderr with the
 /// operations, their streams and the memory. A mistake is unordered work of two streams on the same

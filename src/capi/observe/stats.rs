@@ -23,11 +23,11 @@ pub struct gpumem_stats {
     pub device: i32,
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory held, `stock` among it.
+    /// Physical memory held, including `stock`.
     pub mapped: u64,
     /// The most that mapped has been since the last gpumem_stats_reset_peak.
     pub peak_mapped: u64,
-    /// What callers asked for and have not freed.
+    /// Memory that callers asked for and have not freed.
     pub requested: u64,
     /// Memory that is live: requested, with rounding included.
     pub live: u64,
@@ -95,7 +95,7 @@ pub struct gpumem_driver_call {
     pub calls: u64,
 }
 
-/// The counters of one device.
+/// Gets the counters of one device.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
 /// out is NULL or its size impossible.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize
     unsafe { guard_text(buf, cap, needed, dump) }
 }
 
-/// How often each driver call was made, in a fixed order.
+/// Gets how often each driver call was made, in a fixed order.
 ///
 /// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
 /// may be NULL; it receives how many there are.

@@ -1,6 +1,6 @@
 //! Starting
 //!
-//! Nothing happens when the library loads. The first call that needs a device starts gpumem with
+//! Nothing happens when the library loads. The first call that needs gpumem's state starts it with
 //! the settings of the environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE,
 //! GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE, GPUMEM_TRIM_THRESHOLD,
 //! GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,

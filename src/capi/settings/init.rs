@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 /// opts may be NULL, for the environment's settings. The options, and what they point to, are read
 /// and not kept.
 /// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already, by
-/// any call that needed a device; GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error
+/// any call that needs its state; GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error
 /// gpumem has not started, and this or any other call may start it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpumem_status {

@@ -38,8 +38,8 @@ pub const GPUMEM_POLICY_INCREASE: i32 = 3;
 /// The callback decides.
 pub const GPUMEM_POLICY_CALLBACK: i32 = 4;
 
-/// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the
-/// space's limit, up to its capacity.
+/// With GPUMEM_POLICY_INCREASE: the reservation may grow above the space's limit by what the
+/// allocation needs, up to the space's capacity.
 pub const GPUMEM_POLICY_BEYOND_LIMIT: u32 = 1;
 
 /// Returned by an overdraw callback: the allocation fails. Any number without a meaning does the

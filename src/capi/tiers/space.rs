@@ -6,7 +6,7 @@
 //! gpumem_space_disk_add returned. Every byte of a space is counted:
 //!
 //!   used        live allocations
-//!   promised    the sizes of live reservations; see there
+//!   promised    the sizes of live reservations (reserve.h)
 //!   unreserved  live allocations that are not drawn from a reservation
 //!   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
 //!               limit was lowered

@@ -1,5 +1,6 @@
-/-! The functions of `c/gpumem_lean.c` as they are: handles are numbers, and structures are arrays
-of numbers. The other modules build the API on them.
+/-!
+The functions of `c/gpumem_lean.c` as they are: handles are numbers, and structures are arrays of
+numbers. The other modules build the API on them.
 
 Everything is in `IO`, even what only reads: Lean may evaluate a pure function early, late, once for
 two calls, or never.

@@ -14,7 +14,8 @@ mutable struct Arena
     open::Bool
 end
 
-""" What the end of an arena did. `freed` and `kept` are counts of allocations; `freed_bytes` and
+"""
+What the end of an arena did. `freed` and `kept` are counts of allocations; `freed_bytes` and
 `kept_bytes` are as asked for. `unknown`, `duplicate` and `foreign` count entries of the keep list
 that changed nothing. `depth` is how many arenas enclosed it, `nanoseconds` how long it was open.
 """
@@ -31,8 +32,9 @@ struct ArenaReport
     nanoseconds::UInt64
 end
 
-""" A snapshot of an open arena, from [`arena_stats`](@ref): counts of allocations, bytes as asked
-for, and `name` as a string.
+"""
+A snapshot of an open arena, from [`arena_stats`](@ref): counts of allocations, bytes as asked for,
+and `name` as a string.
 """
 struct ArenaStats
     size::UInt32

@@ -28,8 +28,9 @@ struct ReserveOptions
     free_user::Ptr{Cvoid}
 end
 
-""" Facts about a reservation, in bytes. `promised` is its size, `drawn` the part that live
-allocations use, `peak` the most that was used. `number` is unique within the process.
+"""
+Facts about a reservation, in bytes. `promised` is its size, `drawn` the part that live allocations
+use, `peak` the most that was used. `number` is unique within the process.
 """
 struct ReservationInfo
     size::UInt32

@@ -1,7 +1,8 @@
 # Counters.
 
-""" One device's counters, from [`stats`](@ref). Bytes, except these counts: `allocations` (live
-ones), `mallocs`, `frees`, `extents`, `moved`, `stitches`, `growths`, `streams`, `double_frees`,
+"""
+One device's counters, from [`stats`](@ref). Bytes, except these counts: `allocations` (live ones),
+`mallocs`, `frees`, `extents`, `moved`, `stitches`, `growths`, `streams`, `double_frees`,
 `unknown_pointers`, `late_frees` (by finalizers that ran after the end of the buffer),
 `out_of_memory`. `limit` is the most bytes that may be mapped ([`limit!`](@ref)), 0 for all that the
 device has.

@@ -1,12 +1,12 @@
-// gpumem for C++17: ownership by objects, failures by exceptions, and a memory resource for CCCL,
-// RMM and Thrust.
+// gpumem for C++17: objects that own memory, exceptions for failures, and a memory resource for
+// CCCL, RMM and Thrust.
 //
 //     void step(cudaStream_t s) {
 //         gpumem::async_buffer<float> x(count, s);       // any stream: CUDA's, RMM's, gpumem's
 //         kernel<<<grid, block, 0, s>>>(x.data());
 //     }                                                  // freed in the order of s; nobody waits
 //
-// Header-only over gpumem.h, whose conventions hold. This page includes all parts; each can be
+// Header-only over gpumem.h, whose conventions hold. This header includes all parts; each can be
 // included alone.
 //
 //     gpumem/core.hpp     errors
@@ -25,15 +25,16 @@
 //
 // CONVENTIONS
 //
-// Memory      Nothing here dereferences device memory: T is the type of the elements on the device,
-//             and copies are the caller's. No constructor of T runs.
-// Owners      Move-only. One that was moved from owns nothing and may be assigned to, but for
-//             arenas. get() shows what there is, reset() ends it now, swap() exchanges it; where it
-//             may go on without its owner, release() gives it up.
-// Streams     Are taken as stream_ref, which any stream becomes, and not owned: they outlive what
-//             is made with them. A default stream is that of the device, and in files with
-//             per-thread default streams that of the thread, that is current when it is used.
-// Threads     Different objects may be used from different threads at once, one object from one
+// Memory      Nothing here dereferences device memory. T is the type of the elements on the device;
+//             the caller does the copies. No constructor of T runs.
+// Owners      Owning objects are move-only. A moved-from object owns nothing and, except for
+//             arenas, may be assigned to. get() returns what is owned, reset() ends it now, swap()
+//             exchanges it. release() gives it up, where it may outlive its owner.
+// Streams     Streams are taken as stream_ref, to which any stream converts. They are not owned and
+//             must outlive what is made with them. A default stream is that of the device current
+//             when it is used, and in files with per-thread default streams that of the current
+//             thread.
+// Threads     Different objects may be used from different threads at once; one object, from one
 //             thread at a time.
 // Exceptions  gpumem::bad_alloc (a std::bad_alloc) when memory is short, gpumem::error (a
 //             std::runtime_error) for everything else. Destructors, reset() and deallocate() never

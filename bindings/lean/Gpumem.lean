@@ -8,7 +8,7 @@ import Gpumem.Stats
 /-!
 Device memory that ends when the program says so, from libgpumem.
 
-The library is looked for in `GPUMEM_LIBRARY`, then where the system's loader looks, by the first
-operation; if it is missing, that operation's error says so. Every operation is in `IO`, and errors
-are `IO.userError` with the library's text.
+The first operation looks for the library in `GPUMEM_LIBRARY`, then where the system's loader looks.
+If it is missing, that operation's error says so. Every operation is in `IO`, and errors are
+`IO.userError` with the library's text.
 -/

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 /// Command line of `doctor`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device kind to look at, in place of what GPUMEM_BACKEND says.
+    /// Device kind to look at, overriding GPUMEM_BACKEND.
     #[arg(long, value_enum)]
     backend: Option<Backend>,
-    /// One JSON object on stdout instead of tables.
+    /// Prints one JSON object on stdout instead of tables.
     #[arg(long)]
     json: bool,
 }

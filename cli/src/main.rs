@@ -38,73 +38,73 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Shows driver, devices, limits and settings, and allocates, fills and checks some memory on
-    /// each device.
+    /// Shows the driver, devices, limits and settings, and allocates, fills and checks some memory
+    /// on each device.
     ///
     /// Exit code: 0 all is well; 1 something is wrong (the last lines say what).
     Doctor(doctor::Args),
-    /// Replays an allocation log of RMM's logging adaptor, or a recording, and reports what it
-    /// took.
+    /// Replays an allocation log of RMM's logging adaptor, or a recording, and reports the time and
+    /// memory it took.
     ///
     /// The log is CSV with the header Thread,Time,Action,Pointer,Size,Stream, plain or gzip. It is
     /// read whole before the replay starts. Operations run on one thread in the order of the log,
-    /// whatever its Thread column says; every distinct stream gets a stream of its own.
+    /// whatever its Thread column says. Every distinct stream gets a stream of its own.
     ///
     /// Exit code: 0 every operation succeeded; 1 some failed; 2 bad usage, bad input or no such
     /// device.
     Replay(replay::Args),
     /// Measures what allocating costs here: time, driver calls, device memory.
     ///
-    /// Each workload runs in a process of its own, on a fresh pool. Times are the host's; nothing
-    /// runs on the device. What does not fit the device is made smaller, and the output says so.
+    /// Each workload runs in a process of its own, on a fresh pool. Times are host times; nothing
+    /// runs on the device. A workload that does not fit the device is made smaller, and the output
+    /// says so.
     ///
-    /// Exit code: 0 everything was measured; 1 some of it failed, or the only workload named; 2
+    /// Exit code: 0 everything was measured; 1 some of it failed, or the only named workload did; 2
     /// nothing could be measured, or bad usage.
     Bench(bench::Args),
     /// Gives every buffer of a file an offset in one arena, so that buffers live at the same step
-    /// share no byte.
+    /// share no bytes.
     ///
-    /// The file is CSV with a header; columns may stand in any order. Needed: id (any text, each
-    /// its own), lower and upper (first step at which the buffer is live, first at which it is no
-    /// longer) and size (bytes). start or begin may stand for lower, and end for upper: it is the
-    /// last step. Optional, each may be empty: alignment (a power of two), guard (bytes behind the
-    /// buffer that nothing else may use), offset (where it has to be), hint (where it had better
-    /// be) and gaps (steps at which it holds nothing, as in "7-9 12-14"). Other columns are
-    /// repeated by --out and mean nothing.
+    /// The file is CSV with a header; columns may be in any order. Required: id (any text, unique),
+    /// lower (the first step at which the buffer is live), upper (the first at which it is no
+    /// longer live) and size (bytes). start or begin may replace lower. end may replace upper, and
+    /// is the last live step. Optional, and may be empty: alignment (a power of two), guard (bytes
+    /// after the buffer that nothing else may use), offset (where it must be), hint (where it
+    /// should be if possible) and gaps (steps at which it holds nothing, such as "7-9 12-14").
+    /// Other columns are ignored, and repeated by --out.
     ///
     /// Every layout is verified before it is written. The same file and options give the same
     /// layout, except with --time-limit or after Ctrl-C (SIGTERM), which takes the best layout so
     /// far.
     ///
     /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage, bad input,
-    /// or a result that could not be written, such as to a full disk or into a pipe that nobody
-    /// reads any more.
+    /// or a result that could not be written, for example to a full disk or a closed pipe.
     Plan(plan::Args),
     /// Runs any CUDA program on gpumem, unchanged.
     ///
-    /// The program is started with libgpumem_preload.so in front of it: what it allocates from CUDA
-    /// comes from gpumem then, and so in the programs that it starts. Settings are the variables of
-    /// the library. docs/spec/preload.md says what is served.
+    /// Starts the program with libgpumem_preload.so preloaded. What it, and any program that it
+    /// starts, allocates from CUDA then comes from gpumem. Settings are the library's environment
+    /// variables. docs/spec/preload.md says which calls are served.
     ///
-    /// Exit code: the program's; 2 when it cannot be run this way, and the line says why.
+    /// Exit code: the program's; 2 when it cannot be run this way, with a line that says why.
     Run(run::Args),
-    /// Turns recordings into what other tools read.
+    /// Converts recordings to formats that other tools read.
     ///
     /// GPUMEM_RECORD=FILE, gpumem run --record FILE and gpumem_record_start make recordings.
     ///
-    /// Exit code: 0 it is written; 2 bad usage or input.
+    /// Exit code: 0 the output is written; 2 bad usage or input.
     Record(record::Args),
-    /// Makes a page of a recording or a snapshot, for a browser.
+    /// Turns a recording or a snapshot into a page for a browser.
     ///
-    /// The page holds everything and needs no network: memory over time, the map of addresses, who
-    /// holds what, what grew, the slow path, and after a failure why it failed. On it, ? lists its
-    /// keys; docs/recording.md explains it.
+    /// The page is self-contained and needs no network. It shows memory over time, the map of
+    /// addresses, who holds what, what grew, the slow path and, after a failure, why it failed.
+    /// Press ? on it for its keys; docs/recording.md explains it.
     ///
-    /// Exit code: 0 it is written, or was served until Ctrl-C; 2 bad usage or input.
+    /// Exit code: 0 the page is written, or was served until Ctrl-C; 2 bad usage or input.
     View(view::Args),
-    /// Sums a recording or a snapshot up.
+    /// Summarises a recording or a snapshot.
     ///
-    /// Exit code: 0 always except for bad usage or input, 2.
+    /// Exit code: 0; 2 bad usage or input.
     Stats(stats::Args),
     /// Shows the counters of a running process that has GPUMEM_STATS_PAGE=on, until q is pressed.
     ///

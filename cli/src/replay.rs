@@ -24,11 +24,11 @@ const SAMPLES: usize = 4000;
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// Passes over the log. After each, everything still live is freed; the next starts on the same
-    /// pool.
+    /// How often to replay the log. After each pass, everything still live is freed; the next pass
+    /// starts on the same pool.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// One JSON object on stdout instead of a table.
+    /// Prints one JSON object on stdout instead of a table.
     #[arg(long)]
     json: bool,
     /// Also plots live and mapped bytes over the operations, to this file.

@@ -21,27 +21,27 @@ const LIBRARY: &str = "libgpumem_preload.so";
 
 #[derive(ClapArgs)]
 pub struct Args {
-    /// The most memory that gpumem takes of each device, such as 20G or 50%; the program sees a
+    /// The most memory that gpumem takes on each device, such as 20G or 50%. The program sees a
     /// device of that size.
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     limit: Option<String>,
-    /// How cudaFree makes sure that the memory is no longer in use: the host waits (sync), or the
-    /// memory is held back (marker, the default).
+    /// How cudaFree makes sure that the memory is no longer in use: it waits on the host (sync), or
+    /// holds the memory back (marker, the default).
     #[arg(long, value_enum)]
     free: Option<Free>,
     /// Prints one line for each process that uses CUDA, at its end: calls, peak memory, time.
     #[arg(long)]
     stats: bool,
-    /// Records every allocation, for gpumem view, stats and replay. The file is made with the first
-    /// one; further processes write FILE.PID.
+    /// Records every allocation, for gpumem view, stats and replay. The first allocation creates
+    /// the file; further processes write FILE.PID.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Lets PyTorch take every tensor from CUDA, that is from gpumem, in place of its own cache
+    /// Makes PyTorch take every tensor from CUDA, and so from gpumem, instead of its own cache
     /// (backend:cudaMallocAsync).
     #[arg(long)]
     torch: bool,
-    /// libgpumem_preload.so, where it is not beside this command or in the lib folder beside its
-    /// own.
+    /// The path of libgpumem_preload.so, if it is neither beside this command nor in the lib folder
+    /// beside this command's folder.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// The program and its arguments.

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 /// Command line of `stats`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One JSON object on stdout.
+    /// Prints one JSON object on stdout.
     #[arg(long, conflicts_with = "prometheus")]
     json: bool,
-    /// Metrics in Prometheus' text format.
+    /// Prints metrics in Prometheus' text format.
     #[arg(long)]
     prometheus: bool,
     /// The recording or the snapshot.

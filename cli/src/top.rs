@@ -19,11 +19,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Command line of `top`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Prints the counters once, as JSON, and ends; so it does where its output is no terminal.
+    /// Prints the counters once, as JSON, and exits. This is the default when the output is not a
+    /// terminal.
     #[arg(long)]
     json: bool,
-    /// The process's number; left out: the only one that publishes counters. It may take up to
-    /// three seconds to begin.
+    /// The process id; by default the only process that publishes counters. It may take up to three
+    /// seconds to start publishing.
     #[arg(value_name = "PID")]
     pid: Option<u32>,
 }

@@ -12,26 +12,26 @@ extern "C" {
 
 /* ---- Allocating with options, and facts about allocations --------------------------------------
  *
- * What the functions of core.h do with defaults.
+ * These functions take as options what the functions of core.h leave at its default.
  */
 
-// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical
-// memory.
+// Uses one physical handle and never remaps it: for NCCL registration, RDMA and other users of
+// physical memory.
 #define GPUMEM_MALLOC_SINGLE_HANDLE 1
 
-// A single handle that gpumem_export_fd can share with another process.
+// Uses a single handle that gpumem_export_fd can share with another process.
 #define GPUMEM_MALLOC_EXPORTABLE 2
 
-// Addresses after the allocation are unmapped, so that overruns fault: with
-// GPUMEM_MALLOC_EXPORTABLE those after its last page, else from its end on, as nearly as the
+// Leaves the addresses after the allocation unmapped, so that overruns fault. With
+// GPUMEM_MALLOC_EXPORTABLE they start after its last page, otherwise at its end, as closely as the
 // alignment allows. For debugging; costs memory.
 #define GPUMEM_MALLOC_GUARD 4
 
-// Can leave the device and come back at the same addresses: see gpumem_evict. Takes whole pages;
-// belongs to no arena.
+// The memory can leave the device and come back at the same addresses: see gpumem_evict. It takes
+// whole pages and belongs to no arena.
 #define GPUMEM_MALLOC_EVICTABLE 8
 
-// The device field counts. Without it the allocation lives on the device its stream belongs to.
+// Uses the device field. Without this flag the allocation lives on its stream's device.
 #define GPUMEM_MALLOC_ON_DEVICE 65536
 
 // What to allocate, for gpumem_malloc_with. A field that is 0 means its default.
@@ -40,30 +40,30 @@ typedef struct gpumem_malloc_options {
     uint32_t size;
     // GPUMEM_MALLOC_*, or-ed together.
     uint32_t flags;
-    // How much, bytes. 0 gives a unique pointer that must be freed.
+    // Size in bytes. 0 gives a unique pointer that must be freed.
     size_t bytes;
-    // A power of two up to 2^30, bytes; 0 means 256, and less than 256 gives 256.
+    // Alignment in bytes, a power of two up to 2^30. 0 means 256; less than 256 gives 256.
     size_t alignment;
     // The stream whose order the memory follows. With GPUMEM_MALLOC_ON_DEVICE it is a stream of
     // that device, and NULL is that device's legacy default stream.
     gpumem_stream stream;
-    // A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
+    // A number of the caller's choice, shown in dumps and by gpumem_pointer_info_get.
     uint64_t tag;
-    // The arena it belongs to, which the calling thread need not be attached to; NULL means the
-    // thread's current one, if it has one.
+    // The arena that the memory belongs to. The calling thread need not be attached to it. NULL
+    // means the thread's current arena, if it has one.
     gpumem_arena arena;
     // The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
     int32_t device;
     // Must be 0.
     uint32_t reserved;
-    // The reservation that it draws from, of the device's space; NULL means the one attached to
-    // the stream or to the thread, if there is one.
+    // The reservation to draw from, in the device's space. NULL means the one attached to the
+    // stream or to the thread, if there is one.
     gpumem_reservation reservation;
 } gpumem_malloc_options;
 
 // Facts about a live allocation.
 typedef struct gpumem_pointer_info {
-    // sizeof(gpumem_pointer_info), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_pointer_info), set by the caller; on return, the bytes filled.
     uint32_t size;
     // GPUMEM_MALLOC_* it was made with.
     uint32_t flags;
@@ -88,17 +88,17 @@ typedef struct gpumem_pointer_info {
 // Allocates with options.
 //
 // opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
-// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no
+// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is not a
 // power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
-// has been exited, or options that are not well formed; GPUMEM_ERROR_UNSUPPORTED where the device
-// cannot do what a flag asks, and with GPUMEM_POOL=off for a flag that asks for memory of another
-// kind and for an alignment that the driver has not given.
+// has been exited, or malformed options; GPUMEM_ERROR_UNSUPPORTED where the device cannot do what
+// a flag asks. With GPUMEM_POOL=off GPUMEM_ERROR_UNSUPPORTED also for a flag that asks for memory
+// of another kind, and for an alignment that the driver's memory does not have.
 gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
 
 // Sets the most bytes that gpumem may map on a device.
 //
-// When more is mapped now, free memory goes back to the device and live memory stays; that can
-// invalidate the capture of a stream, as gpumem_trim can. 0 means what the device has. With
+// When more is mapped now, free memory goes back to the device and live memory stays. Like
+// gpumem_trim, that can invalidate the capture of a stream. 0 means all that the device has. With
 // GPUMEM_POOL=off the limit applies to what is live.
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_limit_set(int device, size_t bytes);
@@ -108,14 +108,14 @@ gpumem_status gpumem_device_limit_set(int device, size_t bytes);
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_trim(int device, size_t keep_bytes);
 
-// The number of an allocation. Addresses are reused; numbers never are in one process.
+// Gets the number of an allocation. Addresses are reused; numbers never are within a process.
 //
 // ptr is the start of a live allocation. out receives a number that is not 0.
 // Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
 // GPUMEM_ERROR_DOUBLE_FREE when it was freed.
 gpumem_status gpumem_allocation_id_get(const void *ptr, uint64_t *out);
 
-// Facts about the live allocation that contains ptr, which may point into the middle of it.
+// Gets facts about the live allocation that contains ptr, which may be an interior pointer.
 //
 // out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the
 // size impossible, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -124,8 +124,8 @@ gpumem_status gpumem_pointer_info_get(const void *ptr, struct gpumem_pointer_inf
 /* ---- Sharing with other processes --------------------------------------------------------------
  *
  * Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file
- * descriptor, sent over a Unix socket or inherited. Both processes then see the same memory, and
- * must order their work themselves.
+ * descriptor, sent over a Unix socket or inherited. Both processes then see the same memory and
+ * must order their own work on it.
  */
 
 // Makes a file descriptor for an allocation.
@@ -140,12 +140,12 @@ gpumem_status gpumem_export_fd(const void *ptr, int *out);
 
 // Maps memory that gpumem_export_fd exported, in this or another process.
 //
-// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for; it
-// must have the same GPUMEM_PAGE_SIZE. What is imported counts as mapped here and there, and takes
-// nothing from the device. out receives the memory on the given device. The caller owns it and
-// frees it like any other; the other processes keep theirs.
-// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
-// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
+// fd stays the caller's and may be closed afterwards. bytes is the size that the exporter asked
+// for. Both processes must have the same GPUMEM_PAGE_SIZE. Imported memory counts as mapped in
+// both, and takes nothing more from the device. out receives the memory on the given device. The
+// caller owns it and frees it like any other; the other processes keep theirs.
+// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is not a descriptor, bytes is 0 or not the
+// exported size, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
 // (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_import_fd(int fd, size_t bytes, int device, void **out);
 

@@ -1,4 +1,4 @@
-/* gpumem/arena.h: allocations that end together, and the finder of late uses.
+/* gpumem/arena.h: allocations that end together, and finding late uses.
  * gpumem.h has the conventions that hold for every function here. */
 
 #ifndef GPUMEM_ARENA_H
@@ -21,29 +21,31 @@ extern "C" {
  *   gpumem_arena_enter(&step);
  *   ...                                                (allocate at will, free or not)
  *   void *keep[] = {weights, loss};
- *   gpumem_arena_exit(step, keep, 2, NULL);            (all else that was allocated since is free)
+ *   gpumem_arena_exit(step, keep, 2, NULL);            (frees all else that was allocated since)
  *
- * Whose      A thread is attached to arenas; the last one is its current arena. What the thread
- *            allocates belongs to that, by whichever function: gpumem_malloc and its like,
- *            gpumem_plan_materialise, the adapters for PyTorch. Other threads are not affected.
- *            gpumem_malloc_options can name another arena. A resized allocation stays where it
- *            belongs. What was allocated before an arena was entered is not in it.
- * Nesting    An arena entered while another is current is inside that one, and must be exited
- *            first. What an exit keeps moves to the arena around it, and goes with that one unless
- *            kept again; out of the outermost arena it becomes an ordinary allocation.
- * Frees      Any thread may free what is in an arena early. Of all frees and the exit, exactly one
- *            frees the allocation; the others find it gone. gpumem_free after the exit is a double
- *            free or, worse, frees what lives at the address by then. Finalizers may run at any
- *            time, so they call gpumem_free_id, with the number that gpumem_allocation_id_get gave
- *            while the allocation lived.
+ * Members    A thread can be attached to several arenas; the last one is its current arena.
+ *            Everything that the thread allocates belongs to its current arena, whichever function
+ *            allocates: gpumem_malloc and its relatives, gpumem_plan_materialise, the adapters for
+ *            PyTorch. Other threads are not affected. gpumem_malloc_options can name another
+ *            arena. A resized allocation stays in its arena. Memory allocated before an arena was
+ *            entered is not in it.
+ * Nesting    An arena entered while another is current is nested in that one and must be exited
+ *            first. Allocations that an exit keeps move to the enclosing arena, and are freed with
+ *            that one unless kept again. Kept from the outermost arena, they become ordinary
+ *            allocations.
+ * Frees      Any thread may free an allocation before its arena ends. Of all frees and the exit,
+ *            exactly one frees the allocation; the others find it gone. gpumem_free after the exit
+ *            is a double free or, worse, frees what lives at the address by then. Finalizers may
+ *            run at any time, so they must call gpumem_free_id, with the number that
+ *            gpumem_allocation_id_get gave while the allocation was live.
  * Streams    An exit frees each allocation in the order of the stream it was allocated on, as
  *            gpumem_free does, and waits for nothing. Use on other streams must be ordered before,
  *            or announced by gpumem_record_stream.
  * Threads    gpumem_arena_attach makes an arena current on a second thread, and
  *            gpumem_arena_detach undoes that. A thread that ends is detached. Only the last
  *            attached thread can exit an arena.
- * Handles    A gpumem_arena is a handle. Exit and abort make it stale, and so the handles of the
- *            arenas inside. Every function here returns GPUMEM_ERROR_INVALID for a stale one.
+ * Handles    Exit and abort make the handle of an arena stale, and the handles of the arenas
+ *            inside it. Every function here returns GPUMEM_ERROR_INVALID for a stale handle.
  *
  * Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED).
  * docs/spec/arenas.md has every rule.
@@ -51,55 +53,55 @@ extern "C" {
 
 // What an exit did. Bytes are as asked for.
 typedef struct gpumem_arena_report {
-    // sizeof(gpumem_arena_report), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_arena_report), set by the caller; on return, the bytes filled.
     uint32_t size;
-    // How many arenas were around it.
+    // How many arenas enclosed it.
     uint32_t depth;
     // Allocations freed, a count.
     uint64_t freed;
-    // Bytes of these.
+    // Bytes of the freed allocations.
     uint64_t freed_bytes;
     // Allocations kept, a count.
     uint64_t kept;
-    // Bytes of these.
+    // Bytes of the kept allocations.
     uint64_t kept_bytes;
     // Entries of the keep list that are in no live allocation, a count.
     uint64_t unknown;
-    // Entries that name an allocation again, a count.
+    // Entries of the keep list that repeat an allocation, a count.
     uint64_t duplicate;
-    // Entries that name an allocation of another arena or of none, a count. It stays where it is.
+    // Entries of the keep list that name an allocation of another arena or of none, a count. The
+    // allocation stays where it is.
     uint64_t foreign;
-    // How long the arena was open.
+    // How long the arena was open, nanoseconds.
     uint64_t nanoseconds;
 } gpumem_arena_report;
 
 // What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it
-// is counted.
+// is read.
 typedef struct gpumem_arena_stats {
-    // sizeof(gpumem_arena_stats), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_arena_stats), set by the caller; on return, the bytes filled.
     uint32_t size;
-    // How many arenas are around it.
+    // How many arenas enclose it.
     uint32_t depth;
     // Allocations in it now, a count.
     uint64_t live;
-    // Bytes of these.
+    // Bytes of the live allocations.
     uint64_t live_bytes;
     // The most that live_bytes was.
     uint64_t peak_bytes;
-    // Allocations that came into it, made there or kept from an arena inside, a count.
+    // Allocations that came into it, made there or kept from a nested arena, a count.
     uint64_t joined;
     // Allocations that left it, freed, promoted or escaped, a count.
     uint64_t left;
-    // Those of them that were promoted or escaped, a count.
+    // Allocations that left it promoted or escaped, a count.
     uint64_t promoted;
-    // Those of them that were freed before the exit, a count.
+    // Allocations that were freed before the exit, a count.
     uint64_t freed_early;
     // Threads attached to it, a count.
     uint64_t threads;
-    // How long it has been open.
+    // How long it has been open, nanoseconds.
     uint64_t nanoseconds;
-    // A number that no other arena of this process has had or will have; texts of errors have it
-    // too.
+    // A number that no other arena of this process has had or will have; error texts name it.
     uint64_t id;
     // Its name, terminated; empty when it has none.
     char name[64];
@@ -118,17 +120,17 @@ gpumem_status gpumem_arena_enter(gpumem_arena *out);
 // Errors: those of gpumem_arena_enter; GPUMEM_ERROR_INVALID also for a name that is not UTF-8.
 gpumem_status gpumem_arena_enter_named(const char *name, gpumem_arena *out);
 
-// Ends an arena and frees what is in it. What is kept moves to the arena around it, or becomes
+// Ends an arena and frees what is in it. Kept allocations move to the enclosing arena, or become
 // ordinary memory where there is none.
 //
 // The arena must be the calling thread's current one, with no other thread attached to it and no
-// open arena inside. keep has keep_len pointers, each to any byte of an allocation, and may be
-// NULL when there are none. NULL in the list is passed over. The report counts pointers to nothing
-// live, to the same allocation again, and to what is not in this arena; they are no errors and
-// change nothing. What other threads free at the same time is freed once. out_or_null receives the
-// report; its size must be set (GPUMEM_INIT).
+// open arena inside. keep has keep_len pointers, each to any byte of an allocation; it may be NULL
+// when keep_len is 0. NULL entries are skipped. An entry that points to nothing live, repeats an
+// allocation or names one outside this arena is not an error: it changes nothing, and the report
+// counts it. An allocation that another thread frees at the same time is freed once. out_or_null
+// receives the report; its size must be set (GPUMEM_INIT).
 // Errors: GPUMEM_ERROR_INVALID when the arena cannot be exited now, or by this thread; when keep
-// is NULL and keep_len is not 0, or for an impossible size of the report; the arena is then open
+// is NULL and keep_len is not 0; or when the report's size is impossible. The arena is then open
 // as before.
 gpumem_status gpumem_arena_exit(gpumem_arena arena,
                                 void *const *keep,
@@ -139,8 +141,8 @@ gpumem_status gpumem_arena_exit(gpumem_arena arena,
 //
 // No other thread may be attached to any of them; the calling one need not be. out_or_null
 // receives a report on all of them together; its size must be set (GPUMEM_INIT).
-// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the
-// report; all is then open as before.
+// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or when the report's size is
+// impossible. All of them are then open as before.
 gpumem_status gpumem_arena_abort(gpumem_arena arena, struct gpumem_arena_report *out_or_null);
 
 // Makes an open arena the calling thread's current one, on top of the present one.
@@ -156,20 +158,20 @@ gpumem_status gpumem_arena_attach(gpumem_arena arena);
 // Errors: GPUMEM_ERROR_INVALID when it is not the thread's current arena.
 gpumem_status gpumem_arena_detach(gpumem_arena arena);
 
-// The calling thread's current arena: what it allocates belongs to that.
+// Gets the calling thread's current arena, to which its allocations belong.
 //
 // out receives the handle, NULL when there is none.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL.
 gpumem_status gpumem_arena_current_get(gpumem_arena *out);
 
-// The arena that a live allocation is in.
+// Gets the arena that a live allocation is in.
 //
 // ptr is any byte of it. out receives the handle, NULL when it is in none.
 // Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_arena_find(const void *ptr, gpumem_arena *out);
 
-// Moves a live allocation at once into the arena around its own, or out of all arenas when there
-// is none, as an exit does with what it keeps.
+// Moves a live allocation into the enclosing arena now, or out of all arenas when there is none,
+// as an exit does with what it keeps.
 //
 // ptr is any byte of it. Any thread may do this.
 // Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -188,11 +190,11 @@ gpumem_status gpumem_arena_escape(void *ptr);
 // impossible.
 gpumem_status gpumem_arena_stats_get(gpumem_arena arena, struct gpumem_arena_stats *out);
 
-// Frees the allocation with this id, if it still lives: for finalizers, which may come after the
-// exit of its arena.
+// Frees the allocation with this id, if it is still live: for finalizers, which may run after its
+// arena has ended.
 //
-// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing;
-// id is what gpumem_allocation_id_get gave for it. When that allocation is gone, even if another
+// ptr is the start of an allocation that gpumem made, live or not, or NULL, which does nothing. id
+// is what gpumem_allocation_id_get gave for it. When that allocation is gone, even if another
 // lives at its address now, nothing changes: the call returns GPUMEM_OK and
 // gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
 // gpumem_free does. It works for memory outside of arenas too.
@@ -211,12 +213,12 @@ gpumem_status gpumem_free_id_async(void *ptr, uint64_t id, gpumem_stream s);
  * GPUMEM_ARENA_DEBUG, or the field arena_debug of gpumem_context_options, turns on the search for
  * late uses:
  *
- *    check     Arenas remember what they free, and gpumem_check says whether a pointer is into
+ *    check     Arenas remember what they free, and gpumem_check says whether a pointer points into
  *              that. A runtime calls it where its operations take their operands.
  *    abort     The first late use found ends the process by SIGABRT, after a line on stderr.
  *    poison    Freed memory is filled with 0xff, NaN in every floating-point format, and kept for
- *              a while (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed out
- *              again, and by gpumem_arena_verify.
+ *              a while (GPUMEM_ARENA_QUARANTINE). Late writes are found when the memory is handed
+ *              out again, and by gpumem_arena_verify.
  *    unmap     Each allocation gets physical memory of its own, which is unmapped when the arena
  *              ends; its addresses are kept for a while. Any late use faults, a kernel's too.
  *
@@ -228,7 +230,7 @@ gpumem_status gpumem_free_id_async(void *ptr, uint64_t id, gpumem_stream s);
 
 // What has been found so far in this process, on all devices. Counts unless a field says bytes.
 typedef struct gpumem_arena_debug_stats {
-    // sizeof(gpumem_arena_debug_stats), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_arena_debug_stats), set by the caller; on return, the bytes filled.
     uint32_t size;
     // GPUMEM_ARENA_DEBUG_* in force.
     uint32_t mode;
@@ -241,7 +243,7 @@ typedef struct gpumem_arena_debug_stats {
     uint64_t stale_writes;
     // Allocations kept at present: their memory with "poison", their addresses with "unmap".
     uint64_t kept;
-    // How much that is, bytes.
+    // Size of what is kept, bytes.
     uint64_t kept_bytes;
     // Allocations that could not be filled, unmapped or checked in time: a stream was being
     // captured, a driver call failed, or with "poison" GPUMEM_ARENA_QUARANTINE had no room for
@@ -257,9 +259,9 @@ typedef struct gpumem_arena_debug_stats {
 // Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and
 // that has not been handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit
 // at depth 0 (arena 7 "step", allocation 123 of 4096 bytes)", where the outermost arena has depth
-// 0. It is also said on stderr (not every one of a flood; GPUMEM_LOG=0 turns it off), and with
-// "abort" the process ends there. Always GPUMEM_OK without "check". Memory that was freed
-// otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
+// 0. The text also goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off), and with "abort" the
+// process ends there. Always GPUMEM_OK without "check". Memory that was freed otherwise, or that
+// has been handed out again, is not found: gpumem_check_id finds that.
 gpumem_status gpumem_check(const void *ptr, const char *op, const char *operand);
 
 // Says whether ptr is still in the allocation that it was made for.
@@ -271,8 +273,8 @@ gpumem_status gpumem_check(const void *ptr, const char *op, const char *operand)
 // number, or there is none.
 gpumem_status gpumem_check_id(const void *ptr, uint64_t id, const char *op, const char *operand);
 
-// Says what was at an address that an arena has freed, such as one that a tool reports for a
-// fault.
+// Says what was at an address that an arena has freed, such as a faulting address that a tool
+// reports.
 //
 // buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like
 // "0x7f0000001200 is 512 bytes into allocation 123 (4096 bytes, tag 5) of arena 7 "step",
@@ -283,17 +285,17 @@ gpumem_status gpumem_check_id(const void *ptr, uint64_t id, const char *op, cons
 // GPUMEM_ERROR_INVALID when buf is NULL and cap is not 0.
 gpumem_status gpumem_arena_describe(const void *addr, char *buf, size_t cap, size_t *needed);
 
-// Looks at all memory that "poison" keeps, now.
+// Checks now all the memory that "poison" keeps.
 //
-// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was
-// written to is said on stderr ("stale write after arena_exit: 16 bytes from offset 0 of
-// allocation 123 (4096 bytes) of arena 7 "step", ..."), where the bytes are those from the first
-// that has changed to the last, and is filled again. GPUMEM_OK without "poison".
+// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. Each
+// overwritten allocation is reported on stderr ("stale write after arena_exit: 16 bytes from
+// offset 0 of allocation 123 (4096 bytes) of arena 7 "step", ..."), where the bytes run from the
+// first changed one to the last, and is filled again. GPUMEM_OK without "poison".
 // Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a
 // stream is being captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_arena_verify(void);
 
-// What has been found so far.
+// Gets what has been found so far.
 //
 // out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
 // impossible.

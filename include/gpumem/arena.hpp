@@ -23,7 +23,7 @@ struct abort_arena {
 
 } // namespace detail
 
-// What an arena's end is told to keep: a pointer into an allocation, or a buffer.
+// Something that exit() keeps: a pointer into an allocation, or a buffer.
 class kept {
   public:
     kept(const volatile void *p) noexcept : pointer_(const_cast<void *>(p)) {}
@@ -36,28 +36,28 @@ class kept {
 };
 
 // An arena for the length of a scope: gpumem_arena_*. Everything that this thread allocates in the
-// scope is freed at its end, but for what exit() is told to keep. A scope that is left without
-// exit(), by an exception for instance, keeps nothing, and ends the arenas that are still open
-// inside with it; while other threads are attached that fails, and the arena stays open.
+// scope is freed at its end, except what exit() keeps. A scope that is left without exit(), for
+// instance by an exception, keeps nothing and also ends the arenas still open inside it. That fails
+// while other threads are attached, and the arena then stays open.
 //
 //     gpumem::arena step("step");
 //     ...
 //     step.exit({weights, loss});
 //
-// Objects that own memory (unique_buffer and the like) and live longer than the arena they were
-// filled in would free what is free already: keep or escape() what they own, or release() them.
-// Move-only.
+// An object that owns memory (unique_buffer and the like) and outlives the arena in which it was
+// filled would free that memory a second time: keep or escape() the memory, or release() the
+// object. Move-only.
 class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
   public:
     arena() { check(gpumem_arena_enter(&state_)); }
     explicit arena(const char *name) { check(gpumem_arena_enter_named(name, &state_)); }
     explicit arena(const std::string &name) : arena(name.c_str()) {}
     arena(arena &&) noexcept = default;
-    // Not by another one: that is open inside this one, and would end with it. reset() first, and
-    // make one anew.
+    // Not assignable: another arena would be open inside this one and would end with it. reset()
+    // this one and make a new one.
     arena &operator=(arena &&) = delete;
 
-    // Ends the arena, as gpumem_arena_exit. If that throws, it is open as before.
+    // Ends the arena, as gpumem_arena_exit does. If this throws, it is open as before.
     gpumem_arena_report exit(void *const *keep, std::size_t count) {
         auto report = detail::sized<gpumem_arena_report>();
         check(gpumem_arena_exit(state_, keep, count, &report));
@@ -65,12 +65,12 @@ class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
         return report;
     }
     gpumem_arena_report exit(std::initializer_list<kept> keep = {}) { return exit_all(keep); }
-    // Of a container of pointers or buffers.
+    // The same, keeping what a container of pointers or buffers names.
     template <class Container> gpumem_arena_report exit(const Container &keep) {
         return exit_all(keep);
     }
-    // Ends the arena and those inside it, keeping nothing, as gpumem_arena_abort. If that throws,
-    // all is as before.
+    // Ends the arena and those inside it, keeping nothing, as gpumem_arena_abort does. If this
+    // throws, nothing has changed.
     gpumem_arena_report abort() {
         auto report = detail::sized<gpumem_arena_report>();
         check(gpumem_arena_abort(state_, &report));
@@ -102,7 +102,7 @@ class arena_attachment
     }
     explicit arena_attachment(const arena &a) : arena_attachment(a.get()) {}
     arena_attachment(arena_attachment &&) noexcept = default;
-    // Not by another one, which is on top of this one.
+    // Not assignable: another attachment would be on top of this one.
     arena_attachment &operator=(arena_attachment &&) = delete;
 };
 

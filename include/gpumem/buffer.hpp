@@ -1,5 +1,5 @@
-// gpumem/buffer.hpp: device memory that objects own.
-// gpumem.hpp has the conventions that hold for everything here.
+// gpumem/buffer.hpp: objects that own device memory. gpumem.hpp has the conventions that hold for
+// everything here.
 #ifndef GPUMEM_BUFFER_HPP
 #define GPUMEM_BUFFER_HPP
 
@@ -38,12 +38,12 @@ struct free_in_stream_order {
     }
 };
 
-// What both kinds of buffers show.
+// The interface that both kinds of buffers share.
 template <class T, class State, class Close> class buffer : public owner<State, Close> {
   public:
     using value_type = T;
     T *data() const noexcept { return this->state_.data; }
-    // Elements, not bytes; of void they are bytes.
+    // The number of elements; for void, of bytes.
     std::size_t size() const noexcept { return this->state_.size; }
     std::size_t size_bytes() const noexcept { return size() * element_size<T>::value; }
     explicit operator bool() const noexcept { return data() != nullptr; }
@@ -56,8 +56,8 @@ template <class T, class State, class Close> class buffer : public owner<State, 
 
 } // namespace detail
 
-// Owns device memory for count elements, in the order of one stream: it may be used by work
-// submitted to that stream, or ordered after the allocation there, and is freed in its order.
+// Owns device memory for count elements, in the order of one stream. Work submitted to that stream,
+// or ordered after the allocation there, may use it, and it is freed in that stream's order.
 // Move-only, like std::unique_ptr.
 template <class T> class unique_buffer
     : public detail::buffer<T, detail::extent<T>, detail::free_in_own_order> {
@@ -70,8 +70,8 @@ template <class T> class unique_buffer
         check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
         this->state_ = {static_cast<T *>(p), count};
     }
-    // Takes over memory of gpumem's that has room for count elements. It is freed in the order of
-    // the stream that it was allocated on.
+    // Takes ownership of memory from gpumem that has room for count elements. It is freed in the
+    // order of the stream that it was allocated on.
     static unique_buffer adopt(T *data, std::size_t count) noexcept {
         return unique_buffer(detail::extent<T>{data, count});
     }
@@ -80,17 +80,17 @@ template <class T> class unique_buffer
     explicit unique_buffer(detail::extent<T> e) noexcept : base(e) {}
 };
 
-// Owns device memory for count elements and knows its stream: allocating, resizing and freeing are
-// work of that stream, and nobody waits for them. The stream must outlive it. A default stream is
-// that of the device, or thread, of the allocation; resize() and set_stream() take the one that is
-// current then. Move-only.
+// Owns device memory for count elements and remembers its stream. Allocating, resizing and freeing
+// take place in the order of that stream, and the host does not wait for them. The stream must
+// outlive the buffer. A default stream is that of the device, or thread, of the allocation;
+// resize() and set_stream() take the one that is current then. Move-only.
 //
 //     gpumem::async_buffer<float> x(count, stream);     // a cudaStream_t, a gpumem::stream, ...
 //     kernel<<<grid, block, 0, stream>>>(x.data());
 template <class T> class async_buffer
     : public detail::buffer<T, detail::stream_extent<T>, detail::free_in_stream_order> {
   public:
-    // Holds nothing, on the default stream.
+    // An empty buffer on the default stream.
     async_buffer() noexcept = default;
     explicit async_buffer(std::size_t count, stream_ref s = stream_ref()) {
         void *p = nullptr;
@@ -98,10 +98,10 @@ template <class T> class async_buffer
         this->state_ = {static_cast<T *>(p), count, s, false};
     }
 
-    // The stream that it is resized and freed in the order of.
+    // The stream in whose order the memory is resized and freed.
     stream_ref get_stream() const noexcept { return this->state_.stream; }
-    // Another stream from now on. All use of the memory so far is ordered before what is submitted
-    // to it.
+    // Uses another stream from now on. All use of the memory so far must be ordered before what is
+    // submitted to that stream.
     void set_stream(stream_ref s) noexcept {
         this->state_.stream = s;
         this->state_.is_handed_over = this->data() != nullptr;
@@ -118,7 +118,7 @@ template <class T> class async_buffer
         release();
     }
     // Changes the number of elements, keeping the contents of those that stay. data() may change.
-    // If that throws, all is as before.
+    // If this throws, nothing has changed.
     void resize(std::size_t count) {
         void *p = nullptr;
         check(gpumem_realloc_async(detail::untyped(this->data()), detail::bytes_of<T>(count),
@@ -128,7 +128,7 @@ template <class T> class async_buffer
     }
 };
 
-// One that lives as long as a scope.
+// An async_buffer that lives as long as a scope.
 template <class T> using scoped_async_buffer = async_buffer<T>;
 
 GPUMEM_NAMESPACE_END

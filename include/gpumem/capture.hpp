@@ -7,10 +7,10 @@
 
 GPUMEM_NAMESPACE_BEGIN
 
-// Memory for CUDA graphs: a stream allocates from it from the construction to end(). The destructor
-// releases the one reference of this object, when no graph that used the memory is launched any
-// more; before end() it aborts the capture, so an exception on the way leaves nothing behind.
-// Move-only.
+// Memory for CUDA graphs: a stream allocates from it between construction and end(). The destructor
+// releases this object's one reference; destroy it once no graph that uses the memory will be
+// launched again. Before end() the destructor aborts the capture, so an exception leaves nothing
+// behind. Move-only.
 class capture {
   public:
     explicit capture(stream_ref s) : capture(s, nullptr) {}
@@ -18,15 +18,15 @@ class capture {
 
     gpumem_capture get() const noexcept { return open_ ? open_.get() : ended_.get(); }
     explicit operator bool() const noexcept { return get() != nullptr; }
-    // The stream's allocations are ordinary again. Once ended, ending again does nothing.
+    // Makes the stream's allocations ordinary again. Calling it again does nothing.
     void end() {
         check(gpumem_capture_end(get()));
         if (open_) {
             ended_ = ended(open_.release());
         }
     }
-    // Another capture in the same memory, for a graph that never runs at the same time as this
-    // one's.
+    // Begins another capture in the same memory, for a graph that never runs at the same time as
+    // this one's.
     capture share(stream_ref s) const {
         auto options = detail::sized<gpumem_capture_options>();
         options.share = detail::given(*this, "capture");
@@ -35,7 +35,7 @@ class capture {
     gpumem_capture_stats stats() const {
         return detail::filled<gpumem_capture_stats>(gpumem_capture_stats_get, get());
     }
-    // Now, what the destructor does.
+    // Does now what the destructor does.
     void reset() noexcept { capture gone(std::move(*this)); }
     void swap(capture &other) noexcept {
         open_.swap(other.open_);
@@ -53,7 +53,7 @@ class capture {
         check(gpumem_capture_begin(s.get(), options, &out));
         open_ = open(out);
     }
-    // One of them at most.
+    // At most one of them is set.
     open open_;
     ended ended_;
 };

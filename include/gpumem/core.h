@@ -43,10 +43,9 @@ extern "C" {
 
 /* ---- Errors ------------------------------------------------------------------------------------
  *
- * Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its
- * type leaves no room for one; then gpumem_last_status has the status. The text behind a failure
- * is kept per thread: what was asked, what there was, and what to do next. Success does not clear
- * it.
+ * A function that can fail returns a gpumem_status. Where its type leaves no room for one, it
+ * returns NULL or 0, and gpumem_last_status has the status. Each thread keeps the text of its last
+ * failure: what was asked, what there was, and what to do next. Success does not clear it.
  */
 
 // The outcome of a call: GPUMEM_OK or one of GPUMEM_ERROR_*. Numbers are never reused; expect new
@@ -66,7 +65,7 @@ typedef int32_t gpumem_status;
 #define GPUMEM_ERROR_UNKNOWN_POINTER 3
 
 // The pointer was handed out and has been freed already. Once its memory has merged with other
-// free memory there is nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
+// free memory, gpumem cannot recognise it and returns GPUMEM_ERROR_UNKNOWN_POINTER.
 #define GPUMEM_ERROR_DOUBLE_FREE 4
 
 // A driver call failed; the text names the call and the driver's error.
@@ -93,11 +92,11 @@ typedef int32_t gpumem_status;
 // Not legal while a stream capture is in progress.
 #define GPUMEM_ERROR_CAPTURING 12
 
-// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
+// The handle is not a stream, or no longer one. Only the host device can tell; CUDA crashes.
 #define GPUMEM_ERROR_INVALID_STREAM 13
 
-// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and
-// with GPUMEM_ARENA_DEBUG=unmap copies and fills too.
+// Freed memory was used or written to. gpumem_check and its relatives return this, and with
+// GPUMEM_ARENA_DEBUG=unmap copies and fills do too.
 #define GPUMEM_ERROR_USE_AFTER_FREE 14
 
 // A wait ended at its timeout, before there was room.
@@ -115,8 +114,8 @@ typedef int32_t gpumem_status;
 
 // The name of a status, such as "GPUMEM_ERROR_INVALID".
 //
-// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no
-// device, cannot fail.
+// Never NULL: an unknown number gives "GPUMEM_ERROR_?". The string is static. Needs no device,
+// cannot fail.
 const char *gpumem_status_name(gpumem_status status);
 
 // The status of this thread's last failed call, GPUMEM_OK when none has failed.
@@ -144,9 +143,9 @@ size_t gpumem_last_error(char *buf, size_t cap);
 //
 // bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not
 // cleared. Returns the memory, which the caller owns until a free, or NULL on failure;
-// gpumem_last_status says why: GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream
-// that does not synchronise with the default stream must wait for it; use gpumem_malloc_async for
-// such streams.
+// gpumem_last_status says why: GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. A stream that does
+// not synchronise with the default stream must wait for it before using the memory; for such
+// streams use gpumem_malloc_async.
 void *gpumem_malloc(size_t bytes);
 
 // Frees, in the order of the stream the memory was allocated on.
@@ -154,17 +153,17 @@ void *gpumem_malloc(size_t bytes);
 // ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have
 // been submitted to the stream it was allocated on, or ordered before it, or announced by
 // gpumem_record_stream; otherwise use gpumem_free_async. Never blocks on the device. A pointer
-// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, it becomes
-// this thread's last error, GPUMEM_ERROR_UNKNOWN_POINTER or GPUMEM_ERROR_DOUBLE_FREE, and stderr
-// has a line (not for every one of a flood; GPUMEM_LOG=0 turns it off). In a forked child and at
-// exit this does nothing.
+// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, this
+// thread's last error becomes GPUMEM_ERROR_UNKNOWN_POINTER or GPUMEM_ERROR_DOUBLE_FREE, and a line
+// goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off). In a forked child and at exit this
+// does nothing.
 void gpumem_free(void *ptr);
 
 // Allocates in the order of a stream, on the stream's device.
 //
 // bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL.
-// Aligned to 256 bytes, not cleared. out receives the memory, which the caller owns until a free;
-// usable by work submitted to s from now on. Does not wait for the device unless memory is short
+// Aligned to 256 bytes, not cleared. out receives the memory, which the caller owns until a free.
+// Work submitted to s from now on may use it. Does not wait for the device unless memory is short
 // (GPUMEM_REUSE).
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY,
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
@@ -178,7 +177,7 @@ gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
 // the stream it was allocated on. The allocation itself counts as a use: its previous owner's work
 // may still be using memory that you have not touched. s may be of another device than the memory;
 // NULL is the current device's, whatever device the memory is on.
-// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
+// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (also for an interior pointer), GPUMEM_ERROR_DOUBLE_FREE,
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
 // captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed
 // then.
@@ -210,7 +209,8 @@ gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, voi
 // with GPUMEM_POOL=off.
 gpumem_status gpumem_record_stream(void *ptr, gpumem_stream s);
 
-// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
+// Returns how many bytes are usable from ptr, the start of an allocation: at least those asked
+// for.
 //
 // 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then
 // gpumem_last_status has GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was
@@ -220,23 +220,23 @@ size_t gpumem_usable_size(const void *ptr);
 // Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
 // device that is in use. Live memory stays. 0 gives back all that is free.
 //
-// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back. Do
-// not call it while a stream is being captured: it can invalidate the capture.
+// Memory that submitted work may still use stays mapped; synchronise first to get all of it back.
+// Do not call it while a stream is being captured: it can invalidate the capture.
 // Errors: GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_trim(size_t keep_bytes);
 
 /* ---- Version -----------------------------------------------------------------------------------
  *
- * The macros are what a program was compiled against, the functions what it runs with.
+ * The macros give the version a program was compiled against, the functions the one it runs with.
  */
 
-// Changes when programs must be changed.
+// Raised when programs must be changed.
 #define GPUMEM_VERSION_MAJOR 0
 
-// Changes when something is added.
+// Raised when something is added.
 #define GPUMEM_VERSION_MINOR 1
 
-// Changes when something is repaired.
+// Raised when something is fixed.
 #define GPUMEM_VERSION_PATCH 0
 
 // The library's version as major * 10000 + minor * 100 + patch. Needs no device, cannot fail.

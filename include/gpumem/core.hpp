@@ -37,14 +37,14 @@
 
 namespace gpumem {
 
-// The text of this thread's last failed call, with the name of its status in front.
+// Returns the text of this thread's last failed call, preceded by the name of its status.
 inline std::string last_error_text() {
     std::string text(gpumem_last_error(nullptr, 0), '\0');
     gpumem_last_error(text.data(), text.size() + 1);
     return std::string(gpumem_status_name(gpumem_last_status())) + ": " + text;
 }
 
-// Any failure but a lack of memory.
+// Thrown for any failure except a lack of memory.
 class error : public std::runtime_error {
   public:
     error(gpumem_status status, const std::string &text)
@@ -55,7 +55,7 @@ class error : public std::runtime_error {
     gpumem_status status_;
 };
 
-// GPUMEM_ERROR_OUT_OF_MEMORY.
+// Thrown for GPUMEM_ERROR_OUT_OF_MEMORY.
 class bad_alloc : public std::bad_alloc {
   public:
     explicit bad_alloc(const std::string &text) : text_(text) {}
@@ -81,8 +81,8 @@ inline void check(gpumem_status status) {
     }
 }
 
-// Starts gpumem now, with explicit settings; those that are 0 are the environment's. Throws when it
-// has started already.
+// Starts gpumem now, with explicit settings. A field that is 0 takes the environment's setting.
+// Throws when gpumem has started already.
 //
 //     gpumem_context_options options;
 //     GPUMEM_INIT(&options);
@@ -112,8 +112,8 @@ template <class Structure, class Call, class... Args> Structure filled(Call call
     return out;
 }
 
-// Owns what a State stands for, and gives it to a Close once, when it goes. Move-only; one that was
-// moved from owns nothing, which is State{}.
+// Owns what a State stands for, and passes it to a Close once, on destruction. Move-only; a
+// moved-from object owns nothing, which is State{}.
 template <class State, class Close> class owner {
   public:
     owner() noexcept = default;
@@ -128,7 +128,7 @@ template <class State, class Close> class owner {
     ~owner() { Close()(state_); }
 
     void swap(owner &other) noexcept { std::swap(state_, other.state_); }
-    // Ends what there is, now.
+    // Ends what is owned, now.
     void reset() noexcept { owner().swap(*this); }
 
   protected:
@@ -154,7 +154,7 @@ template <class Handle, class Close> class owned_handle : public owner<Handle, C
     Handle release() noexcept { return std::exchange(this->state_, nullptr); }
 };
 
-// The handle of an object that has to have one: to gpumem.h, NULL would mean that none is given.
+// The handle of an object that must have one: to gpumem.h, NULL would mean that none is given.
 template <class Owner> auto given(const Owner &owner, const char *what) {
     if (!owner) {
         throw error(GPUMEM_ERROR_INVALID, std::string("gpumem: the ") + what +
@@ -180,7 +180,7 @@ template <class T> std::size_t bytes_of(std::size_t count) {
     return count * each;
 }
 
-// As the functions of gpumem.h take it, which never write there themselves.
+// Casts a pointer to what the functions of gpumem.h take; they never write through it themselves.
 template <class T> void *untyped(T *p) noexcept {
     return const_cast<void *>(static_cast<const volatile void *>(p));
 }

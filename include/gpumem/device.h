@@ -1,4 +1,4 @@
-/* gpumem/device.h: devices, streams, copies: where there is no CUDA runtime to ask.
+/* gpumem/device.h: devices, streams, copies, for programs without a CUDA runtime.
  * gpumem.h has the conventions that hold for every function here. */
 
 #ifndef GPUMEM_DEVICE_H
@@ -12,21 +12,21 @@ extern "C" {
 
 /* ---- Devices -----------------------------------------------------------------------------------
  *
- * The same calls on a GPU and on the host device, so that one source runs on both. Devices are
- * counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
+ * These calls work on a GPU and on the host device alike, so that one source runs on both. Devices
+ * are counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
  * cudaSetDevice is the same thing. (With a CUDA 11 runtime, cudaSetDevice takes effect at the next
  * call of the runtime that needs a device.)
  *
  * gpumem works in each device's primary context, which is the CUDA runtime's. While a context made
- * with cuCtxCreate is current, CUDA takes NULL and GPUMEM_STREAM_PER_THREAD for that context's
- * default streams and gpumem for the primary one's: pass streams that the program made.
- * cudaDeviceReset and cuDevicePrimaryCtxReset take the memory away under gpumem, so a program that
- * calls gpumem must not call them. Under `gpumem run` it may.
+ * with cuCtxCreate is current, CUDA takes NULL and GPUMEM_STREAM_PER_THREAD as that context's
+ * default streams, and gpumem as the primary context's: pass streams that the program made.
+ * cudaDeviceReset and cuDevicePrimaryCtxReset take the memory away from under gpumem, so a program
+ * that calls gpumem must not call them. Under `gpumem run` it may.
  */
 
 // Facts about a device.
 typedef struct gpumem_device_props {
-    // sizeof(gpumem_device_props), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_device_props), set by the caller; on return, the bytes filled.
     uint32_t size;
     // 1 when virtual memory management works on it; the pool needs it.
     uint32_t vmm;
@@ -34,9 +34,9 @@ typedef struct gpumem_device_props {
     uint32_t posix_fd;
     // 1 when memory can be used for RDMA.
     uint32_t rdma;
-    // Compute capability; 0.0 on the host device.
+    // Major number of the compute capability; 0 on the host device.
     uint32_t compute_major;
-    // Compute capability, the part after the point.
+    // Minor number of the compute capability; 0 on the host device.
     uint32_t compute_minor;
     // Physical memory, bytes.
     uint64_t total_bytes;
@@ -73,7 +73,8 @@ gpumem_status gpumem_device_sync(void);
 // out is NULL or its size impossible; GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_props_get(int device, struct gpumem_device_props *out);
 
-// A device's memory as the driver sees it, all processes together, bytes.
+// Gets a device's free and total memory in bytes, as the driver sees it for all processes
+// together.
 //
 // Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when
 // there is no such device, GPUMEM_ERROR_DRIVER.
@@ -81,16 +82,16 @@ gpumem_status gpumem_device_memory_get(int device, size_t *free_bytes, size_t *t
 
 /* ---- Streams -----------------------------------------------------------------------------------
  *
- * A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where
- * there is no CUDA runtime to ask. A handle must be a live stream whenever it is passed: the host
- * device answers GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for
+ * A gpumem_stream is a cudaStream_t or CUstream of the program's. These helpers create streams
+ * where there is no CUDA runtime. A handle must be a live stream whenever it is passed. For a
+ * destroyed one, the host device returns GPUMEM_ERROR_INVALID_STREAM; CUDA crashes or takes it for
  * another stream.
  */
 
 // Creates a stream on the current device that does not synchronise with the legacy default stream.
 //
-// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA
-// stream.
+// out receives the stream, which the caller owns until gpumem_stream_destroy. On a GPU it is a
+// true CUDA stream.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_create(gpumem_stream *out);
 
@@ -105,14 +106,14 @@ gpumem_status gpumem_stream_create(gpumem_stream *out);
 // captured, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_destroy(gpumem_stream s);
 
-// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
-// Memory of its device freed in the order of s before this call is free for every stream after it.
+// Waits until everything submitted to a stream is done. Blocks; not legal while the stream is
+// being captured. Memory of its device freed in the order of s before this call is free for every
+// stream after it.
 //
 // Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_sync(gpumem_stream s);
 
-// Makes later work on one stream wait, on the device, for everything submitted so far to another,
-// on.
+// Makes later work on stream s wait, on the device, for everything submitted so far to stream on.
 //
 // Does not block the caller. The streams may belong to different devices. Errors:
 // GPUMEM_ERROR_CAPTURING when either is being captured (use CUDA's own events there),
@@ -122,7 +123,7 @@ gpumem_status gpumem_stream_wait(gpumem_stream s, gpumem_stream on);
 /* ---- Pools of streams --------------------------------------------------------------------------
  *
  * A stream pool lends streams of one device, each to one borrower at a time. It makes them on
- * demand, up to its size, and keeps them. When all are lent, a borrower waits in turn, or has one
+ * demand, up to its size, and keeps them. When all are lent, a borrower waits its turn or has one
  * more made.
  *
  * A stream goes back with whatever work it still has; the next borrower's work runs after that.
@@ -138,34 +139,34 @@ typedef struct gpumem_stream_pool_st gpumem_stream_pool_st;
 // A handle to a stream pool. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_stream_pool_st *gpumem_stream_pool;
 
-// What there is in a stream pool.
+// The counters of a stream pool.
 typedef struct gpumem_stream_pool_stats {
-    // sizeof(gpumem_stream_pool_stats), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_stream_pool_stats), set by the caller; on return, the bytes filled.
     uint32_t size;
-    // The device that its streams are of.
+    // The device of its streams.
     int32_t device;
-    // Streams that exist or are being made.
+    // Streams that exist or are being made, a count.
     uint64_t made;
-    // Streams not lent.
+    // Streams not lent, a count.
     uint64_t idle;
-    // Streams lent.
+    // Streams lent, a count.
     uint64_t borrowed;
-    // Calls that wait for one.
+    // Calls that are waiting for a stream, a count.
     uint64_t waiters;
 } gpumem_stream_pool_stats;
 
 // Makes a pool of streams of the current device.
 //
-// size is how many it makes on demand at most; 0 means 16. It makes none yet. out receives the
-// pool; the caller owns it until gpumem_stream_pool_destroy.
+// size is the most streams that it makes on demand; 0 means 16. It makes none yet. out receives
+// the pool; the caller owns it until gpumem_stream_pool_destroy.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_stream_pool_create(size_t size, gpumem_stream_pool *out);
 
-// Borrows a stream that is not lent, or waits for one, in turn.
+// Borrows a stream that is not lent, or waits its turn for one.
 //
-// timeout_ms is the longest wait, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit. out
-// receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must not
-// destroy it.
+// timeout_ms is the longest wait in milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit.
+// out receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must
+// not destroy it.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool,
 // GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent and timeout_ms is 0,
 // GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
@@ -185,14 +186,14 @@ gpumem_status gpumem_stream_pool_return(gpumem_stream_pool pool, gpumem_stream s
 
 // Closes a pool: it lends no more, and calls that wait get GPUMEM_ERROR_SHUTTING_DOWN.
 //
-// Streams that are not lent are destroyed now, each of the others when it is returned. The handle
-// is stale once the last is gone, at once if none is lent. Until then the pool still gives its
-// counts, and closing it again does nothing.
+// Streams that are not lent are destroyed now, and each of the others when it is returned. The
+// handle becomes stale when the last stream is gone: at once if none is lent. Until then the pool
+// still gives its counters, and closing it again does nothing.
 // Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a
 // stream could not be destroyed; the pool is closed all the same.
 gpumem_status gpumem_stream_pool_destroy(gpumem_stream_pool pool);
 
-// What there is in a pool.
+// Gets the counters of a pool.
 //
 // out->size must be set (GPUMEM_INIT).
 // Errors: GPUMEM_ERROR_INVALID when there is no such pool, out is NULL or its size impossible.
@@ -200,9 +201,9 @@ gpumem_status gpumem_stream_pool_stats_get(gpumem_stream_pool pool, struct gpume
 
 /* ---- Copying and filling -----------------------------------------------------------------------
  *
- * Between device memory and host memory in any direction. The asynchronous forms return before the
- * work is done: host memory must stay valid until the stream has passed it. Copies from or to host
- * memory that is not page-locked may block.
+ * Copies go between device memory and host memory in any direction. The asynchronous forms return
+ * before the work is done: host memory must stay valid until the stream has passed it. Copies from
+ * or to host memory that is not page-locked may block.
  */
 
 // Copies bytes from src to dst in the order of a stream.

@@ -11,30 +11,32 @@
 
 GPUMEM_NAMESPACE_BEGIN
 
-// Hears how far a move is, on the thread that moves: bytes done, bytes in all. false cancels the
-// move; so does an exception, which comes out of the call that moves.
+// Receives the progress of a move, on the thread that moves: bytes done, bytes in total. Returning
+// false cancels the move. So does an exception, which the call that moves then throws.
 using progress_function = std::function<bool(std::uint64_t done, std::uint64_t total)>;
 
-// How to move; a value, to be written in place:
+// How to move. A value type, to be built in place:
 //
 //     gpumem::evict(weights, gpumem::move_options().to(GPUMEM_TIER_DISK).after(s));
 class move_options {
   public:
-    // Evicted, to the nearest space of a lower tier that has room; restored, to the device.
+    // The defaults: an eviction goes to the nearest space of a lower tier that has room, a restore
+    // to the device.
     move_options() noexcept { GPUMEM_INIT(&options_); }
-    // To any space of a tier.
+    // Moves to any space of a tier.
     move_options &to(std::int32_t tier) noexcept {
         options_.flags &= ~std::uint32_t{GPUMEM_MOVE_TO_SPACE};
         options_.space = {tier, 0};
         return *this;
     }
-    // To one space.
+    // Moves to one space.
     move_options &to(const space &where) noexcept {
         options_.flags |= std::uint32_t{GPUMEM_MOVE_TO_SPACE};
         options_.space = where.get();
         return *this;
     }
-    // All use of the memory so far has been submitted to a stream, or is ordered before it.
+    // Says that all use of the memory so far has been submitted to a stream, or is ordered before
+    // it.
     move_options &after(stream_ref s) noexcept {
         options_.flags |= std::uint32_t{GPUMEM_MOVE_ON_STREAM};
         options_.stream = s.get();
@@ -45,7 +47,7 @@ class move_options {
         return *this;
     }
 
-    // What gpumem.h takes, but for the progress.
+    // The options for gpumem.h, without the progress.
     const gpumem_move_options &get() const noexcept { return options_; }
     const progress_function &progress() const noexcept { return progress_; }
 
@@ -89,8 +91,9 @@ template <class Call> gpumem_move_report move(const move_options &how, Call call
 
 } // namespace detail
 
-// Memory that can be moved out of the device and back to its addresses: GPUMEM_MALLOC_EVICTABLE, in
-// the order of a stream. A tag names what is moved together.
+// Allocates memory that can move out of the device and back to the same addresses
+// (GPUMEM_MALLOC_EVICTABLE), in the order of a stream. Memory with the same tag can be moved
+// together.
 template <class T> unique_buffer<T> make_evictable(std::size_t count, std::uint64_t tag = 0,
                                                    stream_ref s = stream_ref()) {
     auto options = detail::sized<gpumem_malloc_options>();
@@ -103,7 +106,7 @@ template <class T> unique_buffer<T> make_evictable(std::size_t count, std::uint6
     return unique_buffer<T>::adopt(static_cast<T *>(p), count);
 }
 
-// Out of the device, as gpumem_evict; and back, as gpumem_restore.
+// Move memory out of the device, as gpumem_evict does, and back, as gpumem_restore does.
 inline gpumem_move_report evict(void *p, const move_options &how = move_options()) {
     return detail::move(how, [p](const gpumem_move_options *options, gpumem_move_report *out) {
         return gpumem_evict(p, options, out);
@@ -122,7 +125,7 @@ template <class T>
 gpumem_move_report restore(const unique_buffer<T> &b, const move_options &how = move_options()) {
     return restore(detail::untyped(b.data()), how);
 }
-// All that has a tag: sleep and wake.
+// Move all memory with a tag: sleep and wake.
 inline gpumem_move_report evict_tag(std::uint64_t tag, const move_options &how = move_options()) {
     return detail::move(how, [tag](const gpumem_move_options *options, gpumem_move_report *out) {
         return gpumem_evict_tag(tag, options, out);
@@ -134,7 +137,7 @@ inline gpumem_move_report restore_tag(std::uint64_t tag, const move_options &how
     });
 }
 
-// Where evictable memory is.
+// Says where evictable memory is.
 inline gpumem_location locate(void *p) {
     return detail::filled<gpumem_location>(gpumem_location_get, p);
 }
@@ -160,8 +163,9 @@ struct end_hold {
 
 } // namespace detail
 
-// Evictable memory in its device for the length of a scope, restored first if need be: gpumem_hold,
-// and at the end gpumem_unhold on the stream that the scope's work is submitted to. Move-only.
+// Holds evictable memory in its device for the length of a scope, restoring it first if need be:
+// gpumem_hold, and at the end gpumem_unhold on the stream to which the scope's work is submitted.
+// Move-only.
 //
 //     {
 //         gpumem::held here(weights, s);
@@ -181,7 +185,7 @@ class held : public detail::owner<detail::hold, detail::end_hold> {
     // NULL once it has been unheld, released or moved from.
     void *get() const noexcept { return state_.data; }
     explicit operator bool() const noexcept { return state_.data != nullptr; }
-    // Ends the hold now. If that throws, it is held as before.
+    // Ends the hold now. If this throws, the memory is held as before.
     void unhold() {
         check(gpumem_unhold(state_.data, state_.stream.get()));
         state_.data = nullptr;

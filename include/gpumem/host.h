@@ -13,10 +13,10 @@ extern "C" {
 
 /* ---- Pinned host memory ------------------------------------------------------------------------
  *
- * Host memory that devices copy to and from directly. Copies are as fast as the bus, run beside
- * other work, and can be captured. The host reads and writes it like any other memory. Pinning is
- * slow, so gpumem pins large chunks ahead of need, keeps them, and hands out blocks of them (1 MiB
- * by default: GPUMEM_PINNED_BLOCKS), or a part of a block for half a block or less.
+ * Host memory that devices copy to and from directly. Copies run at the speed of the bus, overlap
+ * with other work, and can be captured. The host reads and writes it like any other memory.
+ * Pinning is slow, so gpumem pins large chunks ahead of need, keeps them, and hands out blocks of
+ * them (1 MiB by default: GPUMEM_PINNED_BLOCKS), or a part of a block for half a block or less.
  *
  *   void *p;
  *   if (gpumem_host_malloc(bytes, GPUMEM_HOST_NEAREST, &p) != GPUMEM_OK) ...
@@ -35,8 +35,8 @@ extern "C" {
  *              device, or the first one where the machine does not tell. A node's limit starts at
  *              GPUMEM_PINNED_LIMIT, by default half of its memory.
  * Counting     Memory counts in its space by whole blocks and parts (powers of two). It is drawn
- *              from the reservation given, else from the one attached to the calling thread, else
- *              from what is available outside of any.
+ *              from the given reservation, else from the one attached to the calling thread, else
+ *              from what is available outside any reservation.
  * Freeing      Does not wait for the device: copies to and from the memory must be complete. The
  *              memory stays pinned for the next request until gpumem_host_trim.
  * Fork         A forked child does not have the memory: reading it there may fault.
@@ -51,9 +51,9 @@ typedef struct gpumem_host_blocks_st gpumem_host_blocks_st;
 // A handle to pinned memory in pieces. It is opaque: compare it only with NULL and other handles.
 typedef struct gpumem_host_blocks_st *gpumem_host_blocks;
 
-// The pinned memory of a node. Bytes unless a field says otherwise.
+// The counters of a node's pinned memory. Bytes unless a field says otherwise.
 typedef struct gpumem_host_stats {
-    // sizeof(gpumem_host_stats), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_host_stats), set by the caller; on return, the bytes filled.
     uint32_t size;
     // The node.
     uint32_t node;
@@ -65,63 +65,64 @@ typedef struct gpumem_host_stats {
     uint64_t peak;
     // Blocks that are handed out whole.
     uint64_t blocks;
-    // Blocks of which parts are handed out.
+    // Blocks with parts handed out.
     uint64_t shared;
-    // Those parts.
+    // Parts that are handed out.
     uint64_t parts;
-    // Blocks of which nothing is handed out.
+    // Blocks with nothing handed out.
     uint64_t free;
-    // The longest run of them: the largest piece that needs no further pinning.
+    // The longest run of free blocks: the largest piece that needs no further pinning.
     uint64_t longest;
     // Chunks that are pinned, a count.
     uint64_t chunks;
     // How often memory has been pinned, a count.
     uint64_t pins;
-    // How often the system refused that, a count.
+    // How often the system refused to pin memory, a count.
     uint64_t refused;
 } gpumem_host_stats;
 
 // Allocates pinned memory in one piece.
 //
-// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory,
-// which the caller owns until gpumem_host_free; it is not cleared. It is aligned to bytes rounded
-// up to a power of two, but to 256 at least and 4096 at most. Every device can copy to and from
-// it. When too little is free this pins more, or waits for a thread that does.
+// bytes must not be 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the
+// memory, which the caller owns until gpumem_host_free; it is not cleared. Its alignment is bytes
+// rounded up to a power of two, but at least 256 and at most 4096. Every device can copy to and
+// from it. When too little is free, the call pins more or waits for a thread that does.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node;
 // GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a reservation or the system forbids so much, or what
 // is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_SHUTTING_DOWN,
 // GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_host_malloc(size_t bytes, int32_t node, void **out);
 
-// Frees memory of gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
+// Frees memory from gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
 //
 // ptr may be NULL, which does nothing. Copies to and from the memory must be complete.
-// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell;
+// Errors: GPUMEM_ERROR_DOUBLE_FREE when it was freed in one of the last 1024 frees;
 // GPUMEM_ERROR_UNKNOWN_POINTER for every other pointer that is not the start of such memory.
 // Nothing is freed then.
 gpumem_status gpumem_host_free(void *ptr);
 
 // Allocates pinned memory in as few pieces as possible: whole blocks, the last one cut to size.
 //
-// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation
-// stands for that one's node. r is a reservation of the node's space to draw from, whatever is
-// attached to the thread, or NULL. out receives a handle, which the caller owns until
+// bytes must not be 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which means the
+// reservation's node if r is given. r is a reservation of the node's space to draw from instead of
+// the one attached to the thread, or NULL. out receives a handle, which the caller owns until
 // gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
-// blocks. Half a block or less is one piece, a part of a block. When too little is free this pins
-// more, or waits for a thread that does.
+// blocks. Half a block or less is one piece, a part of a block. When too little is free, the call
+// pins more or waits for a thread that does.
 // Errors: as gpumem_host_malloc, except that free memory in pieces is no error;
-// GPUMEM_ERROR_INVALID when there is no such reservation, or it is one of another space.
+// GPUMEM_ERROR_INVALID when there is no such reservation, or it is of another space.
 gpumem_status gpumem_host_blocks_malloc(size_t bytes, int32_t node, gpumem_reservation r, gpumem_host_blocks *out);
 
-// How many pieces there are.
+// Gets the number of pieces.
 //
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
 gpumem_status gpumem_host_blocks_count_get(gpumem_host_blocks blocks, size_t *out);
 
-// A piece of memory, the first of which is 0. Their bytes add up to what was asked for.
+// Gets piece i of the memory, counted from 0. The bytes of all pieces add up to what was asked
+// for.
 //
-// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not
-// change until the memory is freed.
+// ptr_out receives its start and bytes_out its length; either may be NULL. They do not change
+// until the memory is freed.
 // Errors: GPUMEM_ERROR_INVALID when there is no such piece or memory.
 gpumem_status gpumem_host_blocks_get(gpumem_host_blocks blocks, size_t i, void **ptr_out, size_t *bytes_out);
 
@@ -132,7 +133,7 @@ gpumem_status gpumem_host_blocks_get(gpumem_host_blocks blocks, size_t i, void *
 // Errors: GPUMEM_ERROR_INVALID when there is no such memory, or it has been freed.
 gpumem_status gpumem_host_blocks_free(gpumem_host_blocks blocks);
 
-// Pins memory of a node until bytes of its blocks are free, so that allocations do not wait for
+// Pins memory of a node until its free blocks come to bytes, so that allocations do not wait for
 // pinning.
 //
 // bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: the

@@ -23,22 +23,22 @@ struct free_host {
 } // namespace detail
 
 // Owns pinned host memory for count elements in one piece: gpumem_host_malloc. Not initialised.
-// Copies to and from it must be done before it goes. Move-only, like std::unique_ptr.
+// Copies to and from it must be complete before it is destroyed. Move-only, like std::unique_ptr.
 //
 //     gpumem::host_buffer<float> in(count);
 //     for (float &x : in) x = next();
 //     gpumem::check(gpumem_memcpy_async(on_device, in.data(), in.size_bytes(), s.get()));
 //     s.sync();
 //
-// Pinned memory is drawn from the reservation of its space that is attached to the thread, if one
-// is.
+// The memory is drawn from the reservation of its space that is attached to the thread, if there is
+// one.
 template <class T> class host_buffer
     : public detail::buffer<T, detail::extent<T>, detail::free_host> {
     static_assert(alignof(T) <= 4096, "pinned memory is aligned to no more than 4096 bytes");
 
   public:
     host_buffer() noexcept = default;
-    // Of a NUMA node. No memory for 0 elements.
+    // Allocates on a NUMA node. 0 elements take no memory.
     explicit host_buffer(std::size_t count, std::int32_t node = GPUMEM_HOST_NEAREST) {
         void *p = nullptr;
         if (count > 0) {
@@ -53,8 +53,8 @@ template <class T> class host_buffer
 };
 
 // An allocator for containers whose elements devices copy to and from: std::vector<float,
-// gpumem::host_allocator<float>>. Copies to and from the elements must be done before the container
-// frees them, also when it grows.
+// gpumem::host_allocator<float>>. Copies to and from the elements must be complete before the
+// container frees them, which it also does when it grows.
 template <class T> class host_allocator {
     static_assert(alignof(T) <= 4096, "pinned memory is aligned to no more than 4096 bytes");
 
@@ -81,7 +81,7 @@ template <class T> class host_allocator {
     std::int32_t node_;
 };
 
-// What one has allocated any other can free.
+// Any host_allocator can free what another has allocated.
 template <class T, class U>
 bool operator==(const host_allocator<T> &, const host_allocator<U> &) noexcept {
     return true;
@@ -97,8 +97,8 @@ struct host_piece {
     std::size_t bytes;
 };
 
-// Owns pinned host memory in as few pieces as there are: gpumem_host_blocks_*. Copies to and from
-// it must be done before it goes. Move-only.
+// Owns pinned host memory in as few pieces as possible: gpumem_host_blocks_*. Copies to and from it
+// must be complete before it is destroyed. Move-only.
 //
 //     gpumem::host_blocks copy(bytes);
 //     for (const gpumem::host_piece &piece : copy) {
@@ -111,10 +111,10 @@ class host_blocks
   public:
     // Holds nothing.
     host_blocks() noexcept = default;
-    // Of a NUMA node.
+    // Allocates on a NUMA node.
     explicit host_blocks(std::size_t bytes, std::int32_t node = GPUMEM_HOST_NEAREST)
         : host_blocks(bytes, nullptr, node) {}
-    // Drawn from a reservation, of its node.
+    // Allocates on a reservation's node, drawing from the reservation.
     host_blocks(std::size_t bytes, const reservation &from)
         : host_blocks(bytes, detail::given(from, "reservation"), GPUMEM_HOST_NEAREST) {}
     host_blocks(host_blocks &&other) noexcept { swap(other); }
@@ -123,13 +123,13 @@ class host_blocks
         return *this;
     }
 
-    // Pieces, a count.
+    // The number of pieces.
     std::size_t size() const noexcept { return pieces_.size(); }
     std::size_t size_bytes() const noexcept { return bytes_; }
     const host_piece &operator[](std::size_t i) const noexcept { return pieces_[i]; }
     const host_piece *begin() const noexcept { return pieces_.data(); }
     const host_piece *end() const noexcept { return pieces_.data() + pieces_.size(); }
-    // Frees now.
+    // Frees the memory now.
     void reset() noexcept { host_blocks().swap(*this); }
     // Gives the memory up; the caller frees it with gpumem_host_blocks_free.
     gpumem_host_blocks release() noexcept {

@@ -10,8 +10,8 @@
 
 GPUMEM_NAMESPACE_BEGIN
 
-// Lays buffers and values out in arenas: gpumem_plan_*, with ids and numbers as there. Needs no
-// device but for materialise(). Move-only. cancel() may come from any thread.
+// Lays buffers and values out in arenas: gpumem_plan_*, with the same ids and numbers. Only
+// materialise() needs a device. Move-only. cancel() may be called from any thread.
 //
 //     gpumem::plan plan;
 //     auto x = plan.value(4096, GPUMEM_PLAN_INPUT), y = plan.value(4096);
@@ -22,7 +22,7 @@ GPUMEM_NAMESPACE_BEGIN
 //     auto memory = plan.materialise(stream);
 //     float *in = plan.pointer<float>(x, memory);
 //
-// A plan for which there is no layout throws bad_alloc from solve(); stats() says more.
+// solve() throws bad_alloc when there is no layout; stats() says more.
 class plan : public detail::owned_handle<gpumem_plan,
                                          detail::closed_by<gpumem_plan, gpumem_plan_destroy>> {
   public:
@@ -33,7 +33,7 @@ class plan : public detail::owned_handle<gpumem_plan,
         check(gpumem_plan_create(&options, &state_));
     }
 
-    // A temporary that is live in [lower, upper).
+    // Adds a temporary that is live in [lower, upper).
     id add(std::uint64_t bytes, std::uint64_t lower, std::uint64_t upper) {
         auto options = detail::sized<gpumem_plan_buffer_options>();
         options.bytes = bytes;
@@ -46,7 +46,7 @@ class plan : public detail::owned_handle<gpumem_plan,
         check(gpumem_plan_buffer_add(state_, &options, &out));
         return out;
     }
-    // Many temporaries; the first one's id, those of the others follow.
+    // Adds many temporaries. Returns the id of the first; the ids of the others follow it.
     id add_all(const std::vector<std::uint64_t> &bytes, const std::vector<std::uint64_t> &lowers,
                const std::vector<std::uint64_t> &uppers) {
         if (lowers.size() != bytes.size() || uppers.size() != bytes.size()) {
@@ -58,7 +58,7 @@ class plan : public detail::owned_handle<gpumem_plan,
                                       uppers.data(), &first));
         return first;
     }
-    // A value whose live range follows from the operations.
+    // Adds a value whose live range follows from the operations.
     id value(std::uint64_t bytes, std::int32_t kind = GPUMEM_PLAN_TEMPORARY,
              const char *name = nullptr) {
         auto options = detail::sized<gpumem_plan_buffer_options>();
@@ -72,7 +72,7 @@ class plan : public detail::owned_handle<gpumem_plan,
         check(gpumem_plan_value_add(state_, &options, &out));
         return out;
     }
-    // An operation; returns its number.
+    // Adds an operation and returns its number.
     id op(const std::vector<id> &inputs, const std::vector<id> &outputs,
           const char *name = nullptr) {
         id out = 0;
@@ -128,25 +128,25 @@ class plan : public detail::owned_handle<gpumem_plan,
     void solve(const gpumem_plan_solve_options &options) {
         check(gpumem_plan_solve(state_, &options));
     }
-    // From another thread: ends a solve early.
+    // Ends a solve on another thread early.
     void cancel() const { check(gpumem_plan_cancel(state_)); }
 
     gpumem_plan_stats stats() const {
         return detail::filled<gpumem_plan_stats>(gpumem_plan_stats_get, state_);
     }
-    // Bytes that an arena needs.
+    // The bytes that an arena needs.
     std::uint64_t bytes(std::uint32_t arena = 0) const {
         std::uint64_t out = 0;
         check(gpumem_plan_arena_bytes_get(state_, arena, &out, nullptr));
         return out;
     }
-    // What the buffers in an arena cannot do with less than, bytes.
+    // The bytes that no layout of an arena's buffers can go below.
     std::uint64_t lower_bound(std::uint32_t arena = 0) const {
         std::uint64_t out = 0, size = 0;
         check(gpumem_plan_arena_bytes_get(state_, arena, &size, &out));
         return out;
     }
-    // The steps at which the bytes of a value hold something.
+    // The steps during which the slot of a value holds something.
     gpumem_plan_interval live(id value) const {
         gpumem_plan_interval out{};
         check(gpumem_plan_live_get(state_, value, &out.lower, &out.upper));
@@ -163,7 +163,7 @@ class plan : public detail::owned_handle<gpumem_plan,
         check(gpumem_plan_offset_get(state_, value, &out, &offset));
         return out;
     }
-    // By id; GPUMEM_PLAN_NO_OFFSET for what has no slot.
+    // The offsets, indexed by id; GPUMEM_PLAN_NO_OFFSET for what has no slot.
     std::vector<std::uint64_t> offsets() const {
         std::vector<std::uint64_t> out(count([&](std::size_t *n) {
             return gpumem_plan_offsets_get(state_, 0, 0, nullptr, nullptr, n);
@@ -171,15 +171,15 @@ class plan : public detail::owned_handle<gpumem_plan,
         check(gpumem_plan_offsets_get(state_, 0, out.size(), nullptr, out.data(), nullptr));
         return out;
     }
-    // What is live when most is.
+    // The ids of what is live at the step at which most is live.
     std::vector<id> critical() const {
         std::vector<id> out(
             count([&](std::size_t *n) { return gpumem_plan_critical_get(state_, nullptr, 0, n); }));
         check(gpumem_plan_critical_get(state_, out.data(), out.size(), nullptr));
         return out;
     }
-    // Checks a layout of the caller's own, by id, and returns the bytes it needs. Throws error for
-    // what is wrong with it.
+    // Checks a layout of the caller's own, indexed by id, and returns the bytes it needs. Throws
+    // error with what is wrong with it.
     std::uint64_t verify(const std::vector<std::uint64_t> &offsets,
                          const std::vector<std::uint32_t> &arenas = {}) const {
         if (!arenas.empty() && arenas.size() != offsets.size()) {
@@ -195,7 +195,7 @@ class plan : public detail::owned_handle<gpumem_plan,
     std::string csv() const { return text(gpumem_plan_csv_get); }
     std::string svg() const { return text(gpumem_plan_svg_get); }
 
-    // Memory for an arena, allocated and freed in the order of a stream.
+    // Allocates memory for an arena; it is allocated and freed in the order of a stream.
     unique_buffer<std::byte> materialise(stream_ref s, std::uint32_t arena = 0) const {
         const std::uint64_t size = bytes(arena);
         void *base = nullptr;
@@ -203,7 +203,7 @@ class plan : public detail::owned_handle<gpumem_plan,
         return unique_buffer<std::byte>::adopt(static_cast<std::byte *>(base),
                                                static_cast<std::size_t>(size));
     }
-    // The same with the options of gpumem_malloc_with, whose bytes must be 0.
+    // Like materialise(), with the options of gpumem_malloc_with. Their bytes must be 0.
     unique_buffer<std::byte> materialise_with(const gpumem_malloc_options &options,
                                               std::uint32_t arena = 0) const {
         const std::uint64_t size = bytes(arena);
@@ -212,11 +212,12 @@ class plan : public detail::owned_handle<gpumem_plan,
         return unique_buffer<std::byte>::adopt(static_cast<std::byte *>(base),
                                                static_cast<std::size_t>(size));
     }
-    // Where a buffer or value is in the memory of arena 0.
+    // The address of a buffer or value in the memory of arena 0.
     template <class T = void> T *pointer(id value, const unique_buffer<std::byte> &memory) const {
         return pointer<T>(value, std::vector<void *>{memory.data()});
     }
-    // The same with several arenas, whose memory is given by number.
+    // The address of a buffer or value when there are several arenas: bases[i] is the memory of
+    // arena i.
     template <class T = void> T *pointer(id value, const std::vector<void *> &bases) const {
         void *out = nullptr;
         check(gpumem_plan_pointer_get(state_, value, bases.data(), bases.size(), &out));

@@ -12,10 +12,10 @@ extern "C" {
 
 /* ---- Recording, snapshots, events --------------------------------------------------------------
  *
- * A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and
- * `gpumem record convert`; GPUMEM_RECORD=FILE records the whole process. A snapshot has all memory
- * at one moment, and the reason why a request failed. docs/recording.md explains both;
- * docs/spec/recording.md has the file's format.
+ * A recording holds every allocation, free and slow step, for `gpumem view`, `gpumem replay` and
+ * `gpumem record convert`; GPUMEM_RECORD=FILE records the whole process. A snapshot holds the
+ * state of all memory at one moment, and the reason why a request failed. docs/recording.md
+ * explains both; docs/spec/recording.md has the file's format.
  *
  *   gpumem_record_start("steps.gmrec", 16);            (with 16 frames of each stack)
  *   ...
@@ -34,7 +34,7 @@ extern "C" {
 // Memory was given back: address, stream.
 #define GPUMEM_EVENT_FREE 2
 
-// An allocation has another size in place: address, bytes.
+// An allocation changed its size in place: address, bytes.
 #define GPUMEM_EVENT_REALLOC 3
 
 // A request failed for lack of memory: bytes, stream, tag, arena.
@@ -49,13 +49,14 @@ extern "C" {
 // An allocation went to another arena: address, arena.
 #define GPUMEM_EVENT_MOVE 8
 
-// Free memory was given back to the device: other is nanoseconds, here and below.
+// Free memory was given back to the device. In this kind and those below, other is the time it
+// took in nanoseconds.
 #define GPUMEM_EVENT_TRIM 9
 
 // Evictable memory left the device: address or tag, bytes.
 #define GPUMEM_EVENT_EVICT 10
 
-// It came back.
+// Evictable memory came back to the device: address or tag, bytes.
 #define GPUMEM_EVENT_RESTORE 11
 
 // A request was met with new physical memory: address, bytes.
@@ -65,19 +66,19 @@ extern "C" {
 #define GPUMEM_EVENT_STITCH 16
 
 // Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT.
-// Fields that are 0 let all pass.
+// A field that is 0 filters nothing.
 typedef struct gpumem_visit_filter {
     // sizeof(gpumem_visit_filter).
     uint32_t size;
     // 1: only those on device; 0: on every device.
     uint32_t on_device;
-    // The least bytes asked for.
+    // Only those for which at least this many bytes were asked.
     uint64_t least_bytes;
-    // The caller's tag.
+    // Only those with this tag.
     uint64_t tag;
-    // The number of the arena.
+    // Only those of the arena with this number.
     uint64_t arena;
-    // The device, with on_device.
+    // The device, if on_device is 1.
     int32_t device;
     // 1: with age and stack, from the recording under way; 0: without.
     uint32_t age_and_stack;
@@ -117,11 +118,11 @@ typedef struct gpumem_allocation {
     const char *stack;
 } gpumem_allocation;
 
-// Is shown one allocation. Returns 0 to go on, anything else to end the visit.
+// Receives one allocation. Returns 0 to go on, anything else to end the visit.
 typedef int (*gpumem_visitor)(const struct gpumem_allocation *allocation, void *user);
 
-// What happened, for an event callback. Numbers of kinds and what the fields mean are in
-// docs/spec/recording.md.
+// What happened, for an event callback. docs/spec/recording.md has the numbers of the kinds and
+// the meaning of the fields.
 typedef struct gpumem_event {
     // sizeof(gpumem_event) as the library has it; later versions may have more fields.
     uint32_t size;
@@ -145,58 +146,60 @@ typedef struct gpumem_event {
     int32_t device;
 } gpumem_event;
 
-// Called with each event, when the call that it is of has let go of its locks. It must not unwind.
-// It may call gpumem; that makes no events.
+// Called with each event, after the call that caused it has released its locks. It must not
+// unwind. It may call gpumem; such calls make no events.
 typedef void (*gpumem_event_callback)(const struct gpumem_event *event, void *user);
 
-// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns
-// its length in bytes; what is beyond cap is cut. 0 means that gpumem records the native stack.
-// For interpreters.
+// Writes the calling thread's stack into buf, one frame a line, innermost first, and returns its
+// length in bytes. Text beyond cap is cut. Returns 0 to have gpumem record the native stack. For
+// interpreters.
 typedef size_t (*gpumem_stack_callback)(char *buf, size_t cap, void *user);
 
 // Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
 //
-// path is a file to make; where there is one already, "." and the process's number are added to
-// the name, and ".2", ".3" and so on where that is there too. stack_frames is the depth of the
-// stacks recorded with each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT.
-// The file begins with what is live already.
-// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range,
-// or a recording is under way.
+// path is the file to create. If it exists, "." and the process's number are added to the name; if
+// that exists too, ".2", ".3" and so on. stack_frames is the depth of the stacks recorded with
+// each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
+// the allocations that are live already.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or the file cannot be created, stack_frames is
+// out of range, or a recording is under way.
 gpumem_status gpumem_record_start(const char *path, uint32_t stack_frames);
 
 // Ends the recording, and waits until it is written.
 //
-// events and lost may be NULL. They receive how many events the file has, and how many it lacks.
+// events and lost may be NULL. They receive the number of events in the file and the number that
+// were lost.
 // Errors: GPUMEM_ERROR_INVALID when no recording is under way.
 gpumem_status gpumem_record_stop(uint64_t *events, uint64_t *lost);
 
-// Writes a snapshot: all memory at this moment, as JSON, for `gpumem view`.
+// Writes a snapshot: the state of all memory now, as JSON, for `gpumem view`.
 //
-// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at
-// one moment.
+// path is a file to create or to replace. Other threads go on meanwhile: each heap is shown as it
+// was at one moment.
 // Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
 gpumem_status gpumem_snapshot(const char *path);
 
 // Calls a function with every live allocation, small ones too.
 //
-// filter may be NULL: all allocations. visitor runs on this thread and receives user. A heap's
-// allocations are of one moment; heaps are looked at one after the other, and other threads wait
-// only while one is copied. The visitor may call gpumem. gpumem_visit_filter.age_and_stack also
-// says how old each is and who asked for it. That reads the recording so far, about a second for
-// four million events; other threads go on.
+// filter may be NULL: all allocations. visitor runs on this thread and receives user. Heaps are
+// visited one after the other, each as it was at one moment; other threads wait only while one is
+// copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
+// has its age and its stack. That reads the recording so far, which takes about a second for four
+// million events; other threads go on.
 // Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with
 // age_and_stack also when nothing is recorded to a file.
 gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter, gpumem_visitor visitor, void *user);
 
 // Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 //
-// It receives user. Driver calls of the slow path are events too. A callback that is running on
-// another thread may end after this returns.
+// The callback receives user. Driver calls of the slow path are events too. A callback that is
+// running on another thread may still be running when this returns.
 gpumem_status gpumem_event_callback_set(gpumem_event_callback callback, void *user);
 
-// Takes the stacks of recordings from a function; NULL: from the machine.
+// Takes the stacks of recordings from a function. With NULL gpumem records the native stacks.
 //
-// It receives user. It runs on the thread that allocates, and must not allocate from gpumem.
+// The function receives user. It runs on the thread that allocates, and must not allocate from
+// gpumem.
 gpumem_status gpumem_stack_callback_set(gpumem_stack_callback callback, void *user);
 
 #ifdef __cplusplus

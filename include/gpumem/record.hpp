@@ -19,8 +19,8 @@ struct stop_recording {
 
 } // namespace detail
 
-// Records every allocation to a file until it is destroyed, and then waits until that is written:
-// gpumem_record_start. A process has one at a time. Move-only.
+// Records every allocation to a file until it is destroyed: gpumem_record_start. The destructor
+// waits until the file is written. A process has one recording at a time. Move-only.
 //
 //     gpumem::recording r("steps.gmrec", 16);        // with 16 frames of each stack
 class recording : public detail::owner<bool, detail::stop_recording> {
@@ -29,14 +29,14 @@ class recording : public detail::owner<bool, detail::stop_recording> {
         check(gpumem_record_start(path.c_str(), stack_frames));
         state_ = true;
     }
-    // Whether it is under way.
+    // Whether the recording is under way.
     explicit operator bool() const noexcept { return state_; }
 
     struct totals {
         std::uint64_t events; // in the file
         std::uint64_t lost;   // that it lacks
     };
-    // Now, what the destructor does; and how much was recorded.
+    // Does now what the destructor does, and returns how much was recorded.
     totals stop() {
         if (!std::exchange(state_, false)) {
             throw error(GPUMEM_ERROR_INVALID, "gpumem: the recording has ended, or was moved from");

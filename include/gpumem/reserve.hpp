@@ -11,10 +11,10 @@
 
 GPUMEM_NAMESPACE_BEGIN
 
-// Decides about an allocation that does not fit its reservation: GPUMEM_OVERDRAW_*, or bytes to
-// grow it by.
+// Decides about an allocation that does not fit its reservation. Returns GPUMEM_OVERDRAW_*, or the
+// bytes to grow the reservation by.
 using overdraw_function = std::function<std::int64_t(const gpumem_overdraw &)>;
-// Makes room for an allocation for which there is no memory; true to try it again.
+// Makes room for an allocation that found no memory. Returns true to try it again.
 using out_of_memory_function = std::function<bool(const gpumem_shortage &)>;
 
 namespace detail {
@@ -52,8 +52,8 @@ template <class Call> void give_out_of_memory(out_of_memory_function call, Call 
 
 } // namespace detail
 
-// One place that memory can be in: gpumem_space_*. A value; whether there is such a space its calls
-// tell.
+// A place where memory can be: gpumem_space_*. A value type; its calls throw when there is no such
+// space.
 class space {
   public:
     space(const gpumem_space &which) noexcept : which_(which) {}
@@ -61,7 +61,8 @@ class space {
     static space gpu(std::uint32_t device = 0) noexcept { return space(GPUMEM_TIER_GPU, device); }
     static space host(std::uint32_t node = 0) noexcept { return space(GPUMEM_TIER_HOST, node); }
     static space disk(std::uint32_t mount = 0) noexcept { return space(GPUMEM_TIER_DISK, mount); }
-    // Adds a directory, of at most so many bytes of files; 0: as many as there is room for.
+    // Adds a directory as a space. limit is the most bytes of files; 0 means as many as there is
+    // room for.
     static space add_disk(const std::string &path, std::uint64_t limit = 0) {
         gpumem_space out{};
         check(gpumem_space_disk_add(path.c_str(), limit, &out));
@@ -84,7 +85,7 @@ class space {
     gpumem_space_stats stats() const {
         return detail::filled<gpumem_space_stats>(gpumem_space_stats_get, which_);
     }
-    // How much may be promised or used, bytes; without a number, all there is.
+    // Sets how many bytes may be promised or used; by default, all there are.
     void set_limit(std::uint64_t bytes = UINT64_MAX) const {
         check(gpumem_space_limit_set(which_, bytes));
     }
@@ -92,8 +93,8 @@ class space {
         check(gpumem_space_thresholds_set(which_, trigger, stop));
     }
     void reset_peak() const { check(gpumem_space_stats_reset_peak(which_)); }
-    // What allocations do for which there is no memory, unless their reservation says otherwise.
-    // Without a function they fail.
+    // Sets what happens to allocations that find no memory, unless their reservation has a
+    // function. Without a function they fail.
     void on_out_of_memory(out_of_memory_function call) const {
         detail::give_out_of_memory(
             std::move(call), [this](auto function, void *user, auto free_user) {
@@ -101,8 +102,8 @@ class space {
             });
     }
     void detach(stream_ref s) const { check(gpumem_space_detach_stream(which_, s.get())); }
-    // The number of the reservation that this thread's allocations on a stream draw from, 0 for
-    // none.
+    // The number of the reservation that this thread's allocations on a stream draw from; 0 if
+    // there is none.
     std::uint64_t current(stream_ref s) const {
         std::uint64_t out = 0;
         check(gpumem_space_current_get(which_, s.get(), &out));
@@ -118,7 +119,7 @@ class space {
     gpumem_space which_;
 };
 
-// Ends waits: gpumem_token_*. Move-only. cancel() may come from any thread.
+// Ends waits: gpumem_token_*. Move-only. cancel() may be called from any thread.
 class token
     : public detail::owned_handle<gpumem_token,
                                   detail::closed_by<gpumem_token, gpumem_token_destroy>> {
@@ -181,14 +182,14 @@ class reservation : public detail::owned_handle<gpumem_reservation, detail::rele
         check(gpumem_reservation_grow(state_, bytes, timeout_ms, detail::given(cancel, "token")));
     }
     void shrink(std::uint64_t bytes) { check(gpumem_reservation_shrink(state_, bytes)); }
-    // Returns by how many bytes.
+    // Returns the number of bytes given up.
     std::uint64_t shrink_to_fit() {
         std::uint64_t out = 0;
         check(gpumem_reservation_shrink_to_fit(state_, &out));
         return out;
     }
-    // Ends it now. Returns how much of it live allocations had drawn: use outside of any
-    // reservation from now on.
+    // Ends it now. Returns how many of its bytes live allocations have drawn; they count as use
+    // outside any reservation from now on.
     std::uint64_t release() {
         std::uint64_t drawn = 0;
         check(gpumem_reservation_release(state_, &drawn));
@@ -196,7 +197,7 @@ class reservation : public detail::owned_handle<gpumem_reservation, detail::rele
         return drawn;
     }
     void attach(stream_ref s) const { check(gpumem_reservation_attach_stream(state_, s.get())); }
-    // What an allocation does that does not fit.
+    // Sets what happens to an allocation that does not fit.
     void set_policy(const gpumem_reserve_policy &policy) {
         check(gpumem_reservation_policy_set(state_, &policy));
     }
@@ -214,8 +215,8 @@ class reservation : public detail::owned_handle<gpumem_reservation, detail::rele
         set_policy(policy);
         kept.release();
     }
-    // What an allocation does for which there is no memory. Without a function, what the space
-    // does.
+    // Sets what happens to an allocation that finds no memory. Without a function, the space's
+    // decides.
     void on_out_of_memory(out_of_memory_function call) {
         detail::give_out_of_memory(
             std::move(call), [this](auto function, void *user, auto free_user) {
@@ -227,7 +228,8 @@ class reservation : public detail::owned_handle<gpumem_reservation, detail::rele
 inline reservation reserve(const gpumem_reserve_options &options) {
     return reservation(options);
 }
-// In a space, or that of the current device, with a wait of at most so many milliseconds.
+// Reserves bytes in a space, or by default in the current device's. Waits at most timeout_ms
+// milliseconds.
 inline reservation reserve(const space &where, std::uint64_t bytes, std::uint64_t timeout_ms = 0) {
     auto options = detail::sized<gpumem_reserve_options>();
     options.bytes = bytes;

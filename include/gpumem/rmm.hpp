@@ -6,8 +6,8 @@
 // GPUMEM_NO_CCCL     leaves CCCL out: memory_resource is a class of its own then, with the same
 //                    members.
 // GPUMEM_NO_RMM      leaves RMM out: memory_resource throws gpumem::bad_alloc, which RMM's adaptors
-//                    do not catch. With RMM's headers but without its library a use of
-//                    memory_resource does not link, and this mends that.
+//                    do not catch. With RMM's headers but not its library, a use of memory_resource
+//                    does not link; this macro fixes that.
 // GPUMEM_HAS_CCCL    1 or 0: what was found.
 // GPUMEM_HAS_RMM     1 or 0: what was found.
 #ifndef GPUMEM_RMM_HPP
@@ -50,7 +50,8 @@ GPUMEM_NAMESPACE_BEGIN
 
 namespace detail {
 
-// Makes a device current for the length of a scope; less than 0: leaves it as it is.
+// Makes a device current for the length of a scope. A device below 0 leaves the current one as it
+// is.
 class current_device {
   public:
     explicit current_device(int device) {
@@ -77,8 +78,8 @@ class current_device {
 #if GPUMEM_HAS_RMM
 inline namespace with_rmm {
 
-// Lack of memory, as RMM's adaptors catch it: failure callbacks, and through them spilling, try
-// again after this exception alone.
+// Lack of memory, as RMM's adaptors catch it. Only after this exception do failure callbacks, and
+// through them spilling, try again.
 class out_of_memory : public ::rmm::out_of_memory {
   public:
     explicit out_of_memory(const std::string &text) : ::rmm::out_of_memory(text) {}
@@ -91,24 +92,26 @@ using out_of_memory = bad_alloc;
 #endif
 
 // gpumem as a memory resource. With CCCL 3.2 it models
-// cuda::mr::resource_with<cuda::mr::device_accessible>, so it goes into cuda::mr::any_resource and
-// resource_ref, and from there into RMM 26 (rmm::device_buffer, the adaptors,
-// rmm::mr::set_current_device_resource) and Thrust (rmm::exec_policy, rmm::device_vector). A value:
-// copies are equal.
+// cuda::mr::resource_with<cuda::mr::device_accessible>, so it works with cuda::mr::any_resource and
+// resource_ref, and through them with RMM 26 (rmm::device_buffer, the adaptors,
+// rmm::mr::set_current_device_resource) and Thrust (rmm::exec_policy, rmm::device_vector). A value
+// type: copies compare equal.
 //
-// Lack of memory throws out_of_memory: an rmm::out_of_memory where RMM is, a std::bad_alloc always.
-// 0 bytes give a null pointer, as RMM's own resources do, which may be deallocated.
+// Lack of memory throws out_of_memory, which is always a std::bad_alloc and, with RMM, an
+// rmm::out_of_memory. 0 bytes give a null pointer, as with RMM's own resources; it may be
+// deallocated.
 class memory_resource {
   public:
     static constexpr std::size_t default_alignment = 256;
 
-    // On the device of the stream, or the current one: memory of a default stream is deallocated
-    // with the same device current.
+    // Allocates on the stream's device; for a default stream, on the current device. Deallocate
+    // memory of a default stream with the same device current.
     memory_resource() noexcept = default;
-    // On one device, whatever is current.
+    // Allocates on one device, whichever is current.
     explicit memory_resource(int device) noexcept : device_(device) {}
 
-    // In stream order, as gpumem_malloc_async. alignment is a power of two, above 256 too.
+    // Allocates in stream order, as gpumem_malloc_async does. alignment is a power of two and may
+    // exceed 256.
     void *allocate(stream_ref s, std::size_t bytes, std::size_t alignment = default_alignment) {
         auto options = detail::sized<gpumem_malloc_options>();
         options.bytes = bytes;
@@ -131,7 +134,7 @@ class memory_resource {
         check(done);
         return p;
     }
-    // In stream order, as gpumem_free_async. NULL does nothing.
+    // Frees in stream order, as gpumem_free_async does. NULL does nothing.
     void deallocate(stream_ref s, void *p, std::size_t bytes,
                     std::size_t alignment = default_alignment) noexcept {
         (void)bytes;
@@ -151,8 +154,8 @@ class memory_resource {
             gpumem_device_set(before);
         }
     }
-    // Usable on every stream at once, so this waits for the device's default stream. Prefer
-    // allocate().
+    // Allocates memory that every stream can use at once, so it waits for the device's default
+    // stream. Prefer allocate().
     void *allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
         // A default stream is the current device's.
         const detail::current_device here(device_);
@@ -169,7 +172,7 @@ class memory_resource {
         }
         return p;
     }
-    // The caller has waited for all use of the memory. NULL does nothing.
+    // Frees memory after the caller has waited for all use of it. NULL does nothing.
     void deallocate_sync(void *p, std::size_t bytes,
                          std::size_t alignment = default_alignment) noexcept {
         (void)bytes;
@@ -217,7 +220,7 @@ template <class T> class allocator {
         check(gpumem_malloc_async(detail::bytes_of<T>(count), stream_.get(), &p));
         return static_cast<T *>(p);
     }
-    // In the order of the stream that it was allocated on.
+    // Frees in the order of the stream that the memory was allocated on.
     void deallocate(T *p, std::size_t) noexcept { gpumem_free(p); }
     stream_ref get_stream() const noexcept { return stream_; }
 

@@ -1,4 +1,4 @@
-/* gpumem/settings.h: starting with settings of the program's own.
+/* gpumem/settings.h: starting gpumem with the program's own settings.
  * gpumem.h has the conventions that hold for every function here. */
 
 #ifndef GPUMEM_SETTINGS_H
@@ -12,7 +12,7 @@ extern "C" {
 
 /* ---- Starting ----------------------------------------------------------------------------------
  *
- * Nothing happens when the library loads. The first call that needs a device starts gpumem with
+ * Nothing happens when the library loads. The first call that needs gpumem's state starts it with
  * the settings of the environment: GPUMEM_BACKEND, GPUMEM_VA_SIZE, GPUMEM_PAGE_SIZE,
  * GPUMEM_PREALLOC, GPUMEM_LIMIT, GPUMEM_SLACK, GPUMEM_REUSE, GPUMEM_TRIM_THRESHOLD,
  * GPUMEM_TRIM_INTERVAL, GPUMEM_STREAM_CHECK, GPUMEM_ARENA_DEBUG, GPUMEM_ARENA_QUARANTINE,
@@ -20,7 +20,7 @@ extern "C" {
  * GPUMEM_DOWNGRADE, GPUMEM_MOVER, GPUMEM_RECORD, GPUMEM_RECORD_STACKS, GPUMEM_SNAPSHOT_ON,
  * GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE, GPUMEM_NVTX, GPUMEM_LOG,
  * GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE
- * and GPUMEM_HOST_SEED. gpumem_init starts it with settings of its own, which override the
+ * and GPUMEM_HOST_SEED. gpumem_init starts it with the program's own settings, which override the
  * environment's. While a variable does not parse, every such call returns GPUMEM_ERROR_CONFIG;
  * while the driver does not start, GPUMEM_ERROR_DRIVER or GPUMEM_ERROR_NO_DEVICE. There is nothing
  * to shut down: at exit the memory goes with the process.
@@ -35,16 +35,18 @@ extern "C" {
 // A device made of ordinary memory that enforces CUDA's rules, for machines without a GPU.
 #define GPUMEM_BACKEND_HOST 3
 
-// As much as the workload has earned by moving memory, up to 23 %; nothing for work that repeats.
+// Slack grows with how much memory the workload has moved, up to 23 %. None for work that
+// repeats.
 #define GPUMEM_SLACK_AUTO -1
 
-// Next to nothing: memory is moved rather than added.
+// Next to no slack: memory is moved rather than added.
 #define GPUMEM_SLACK_TIGHT -2
 
-// Another stream gets freed memory once the device has passed the free.
+// Another stream gets freed memory only once the device has passed the free.
 #define GPUMEM_REUSE_SETTLED 1
 
-// As a last resort it gets it earlier, and waits for the free on the device: the default.
+// As a last resort another stream gets freed memory earlier, and waits on the device for the free.
+// The default.
 #define GPUMEM_REUSE_WAIT 2
 
 // Nothing on stderr, as GPUMEM_LOG=0. The other constants equal the variable's numbers.
@@ -62,17 +64,18 @@ extern "C" {
 // Every request goes straight to the driver's own allocator, for comparison.
 #define GPUMEM_POOL_OFF 2
 
-// By reading where the driver keeps it, if the start has found that place, else by asking: the
-// default.
+// Reads where the driver keeps the stream's state, if that place was found at the start, else asks
+// the driver. The default.
 #define GPUMEM_STREAM_CHECK_AUTO 1
 
-// By asking the driver on every allocation, two calls.
+// Asks the driver on every allocation, with two calls.
 #define GPUMEM_STREAM_CHECK_DRIVER 2
 
-// Late uses of an arena's memory are not looked for: the default.
+// Does not look for late uses of an arena's memory. The default.
 #define GPUMEM_ARENA_DEBUG_OFF 1
 
-// Arenas remember what they free, for gpumem_check. The following imply it.
+// Arenas remember what they free, for gpumem_check. GPUMEM_ARENA_DEBUG_ABORT, _POISON and _UNMAP
+// imply it.
 #define GPUMEM_ARENA_DEBUG_CHECK 2
 
 // The first late use found aborts the process.
@@ -97,7 +100,7 @@ extern "C" {
 // Spaces count allocations from the first allocation.
 #define GPUMEM_TIERS_ON 2
 
-// Memory moves out only on request, or when something else needs the room.
+// Evictable memory moves out only on request, or when something else needs the room.
 #define GPUMEM_MOVER_OFF 1
 
 // Once there is evictable memory, a thread moves it out of spaces that are too full: the default.
@@ -136,7 +139,7 @@ extern "C" {
 // The host device runs work late and in surprising orders, and reports races on stderr.
 #define GPUMEM_HOST_MODE_SIMULATE 2
 
-// The same, and the first mistake aborts the process.
+// As GPUMEM_HOST_MODE_SIMULATE, and the first mistake aborts the process.
 #define GPUMEM_HOST_MODE_ABORT 3
 
 // For gpumem_context_options.pinned_chunks: pin nothing ahead of need.
@@ -151,38 +154,38 @@ typedef struct gpumem_context_options {
     int32_t backend;
     // GPUMEM_REUSE_*: how memory freed on another stream is reused.
     int32_t reuse;
-    // GPUMEM_LOG_*: the numbers of GPUMEM_LOG, but nothing on stderr is GPUMEM_LOG_NOTHING.
+    // GPUMEM_LOG_*: the numbers of GPUMEM_LOG, except that GPUMEM_LOG_NOTHING stands for its 0.
     int32_t log;
     // GPUMEM_POOL_*.
     int32_t pool;
-    // Memory mapped when a pool starts, as a share of what is then free, 1 to 100. Not with
+    // Memory mapped when a pool starts, as a percentage of what is then free, 1 to 100. Not with
     // prealloc_bytes.
     uint32_t prealloc_percent;
     // Memory mapped when a pool starts, bytes. Not with prealloc_percent.
     uint64_t prealloc_bytes;
     // Addresses reserved at a time per device, bytes, a multiple of 2 MiB up to 64 TiB.
     uint64_t va_size;
-    // Smallest physical allocation, bytes, a power of two up to 1 GiB; at least the device's
-    // granularity is used.
+    // Smallest physical allocation, bytes, a power of two up to 1 GiB. It is never smaller than
+    // the device's granularity.
     uint64_t page_size;
     // Most bytes a pool may map on one device. Not with limit_percent.
     uint64_t limit_bytes;
     // After a free that leaves more unused mapped bytes than this, memory goes back to the device.
     uint64_t trim_threshold;
-    // Host device only: memory of each pretended device, bytes. Only touched pages take memory.
+    // Host device only: memory of each simulated device, bytes. Only touched pages take memory.
     uint64_t host_bytes;
-    // Host device only, with GPUMEM_HOST_MODE_SIMULATE, which it implies where nothing else is
-    // said: chooses the order in which its streams run. A program that calls from one thread gets
-    // the same order from the same seed.
+    // Host device only: the seed that chooses the order in which its streams run, with
+    // GPUMEM_HOST_MODE_SIMULATE. It implies that mode where none is given. A program that calls
+    // from one thread gets the same order from the same seed.
     uint64_t host_seed;
-    // Host device only: how many devices to pretend.
+    // Host device only: how many devices to simulate.
     uint32_t host_devices;
-    // Most memory a pool may map on one device, as a share of the device's, 1 to 100. Not with
-    // limit_bytes.
+    // Most memory a pool may map on one device, as a percentage of the device's, 1 to 100. Not
+    // with limit_bytes.
     uint32_t limit_percent;
-    // The interval, milliseconds, at which a thread of gpumem's gives free memory back that has
-    // gone unused for as long, on every device in use; it keeps trim_threshold bytes. 0: no such
-    // thread. The thread records a marker on the device while it has something to give back. That
+    // The interval, milliseconds, at which a gpumem thread gives back free memory that has gone
+    // unused for as long, on every device in use. It keeps trim_threshold bytes. 0 means no such
+    // thread. While the thread has something to give back, it records a marker on the device. That
     // would break a capture on a stream that gpumem has never been called with; it does not happen
     // while a stream that gpumem knows is being captured.
     uint64_t trim_interval_ms;
@@ -191,7 +194,7 @@ typedef struct gpumem_context_options {
     int32_t stream_check;
     // GPUMEM_ARENA_DEBUG_*, or-ed together: how to find uses of memory whose arena has ended.
     uint32_t arena_debug;
-    // How much of what arenas have freed is kept for that: bytes of memory with
+    // How much of what arenas have freed is kept for arena_debug: bytes of memory with
     // GPUMEM_ARENA_DEBUG_POISON, of addresses with GPUMEM_ARENA_DEBUG_UNMAP.
     uint64_t arena_quarantine;
     // GPUMEM_CAPTURE_DETECTION_*: whether every captured stream gets memory of its own.
@@ -200,34 +203,35 @@ typedef struct gpumem_context_options {
     int32_t tiers;
     // GPUMEM_MOVER_*: whether a thread moves out of spaces that are too full.
     int32_t mover;
-    // Most pinned memory of a NUMA node, as a share of the node's, 1 to 100. Not with
+    // Most pinned memory of a NUMA node, as a percentage of the node's, 1 to 100. Not with
     // pinned_limit_bytes.
     uint32_t pinned_limit_percent;
     // Most pinned memory of a NUMA node, bytes. Not with pinned_limit_percent.
     uint64_t pinned_limit_bytes;
-    // A block of pinned memory, bytes, a power of two from 4 KiB to 1 GiB.
+    // Size of a block of pinned memory, bytes, a power of two from 4 KiB to 1 GiB.
     uint64_t pinned_block_bytes;
-    // How many blocks are pinned at a time, a chunk: 1 to 1048576.
+    // How many blocks make a chunk, the unit of pinning: 1 to 1048576.
     uint32_t pinned_blocks;
     // How many chunks are pinned at first need, up to 1048576, or GPUMEM_PINNED_CHUNKS_NONE.
     uint32_t pinned_chunks;
     // Directories to move memory to: absolute paths separated by ;, each followed by = and a size
-    // if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL: those of GPUMEM_DISK.
+    // if it has a limit, such as "/scratch=200G;/mnt/nvme". NULL means those of GPUMEM_DISK.
     const char *disk;
-    // The use at which data starts to move out of a space, as a part of its limit: above 0, up to
-    // 1. 0: this and downgrade_stop are GPUMEM_DOWNGRADE's.
+    // The use at which data starts to move out of a space, as a fraction of its limit: above 0, up
+    // to 1. 0 takes this and downgrade_stop from GPUMEM_DOWNGRADE.
     double downgrade_trigger;
-    // The use at which moving out stops, from 0 to downgrade_trigger. Must be 0 without that.
+    // The use at which moving out stops, as a fraction of the limit, from 0 to downgrade_trigger.
+    // Must be 0 when that is 0.
     double downgrade_stop;
-    // Host device only: GPUMEM_HOST_MODE_*, when it runs submitted work.
+    // Host device only: GPUMEM_HOST_MODE_*, which says when it runs submitted work.
     int32_t host_mode;
-    // GPUMEM_SLACK_*, or a percentage from 1 to 100: how much more than a stream's heap ever had
-    // live may stay mapped, so that memory moves less often.
+    // GPUMEM_SLACK_*, or a percentage from 1 to 100: how much more than the peak of a stream's
+    // live memory may stay mapped, so that memory moves less often.
     int32_t slack;
-    // The file in which every allocation is recorded; NULL: that of GPUMEM_RECORD, if there is
-    // one.
+    // The file in which every allocation is recorded. NULL means that of GPUMEM_RECORD, if there
+    // is one.
     const char *record;
-    // Where automatic snapshots go; NULL: where GPUMEM_SNAPSHOT says.
+    // Where automatic snapshots go. NULL means where GPUMEM_SNAPSHOT says.
     const char *snapshot;
     // Frames of the stack that is recorded with each allocation, up to 256, or
     // GPUMEM_RECORD_STACKS_NONE.
@@ -246,25 +250,25 @@ typedef struct gpumem_context_options {
 
 // Starts gpumem now, with explicit settings.
 //
-// opts may be NULL: the environment's settings. They, and what they point to, are read and not
-// kept.
-// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by
-// any call that needed a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an
-// error gpumem has not started, and this or any other call may start it.
+// opts may be NULL, for the environment's settings. The options, and what they point to, are read
+// and not kept.
+// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already, by
+// any call that needs its state; GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error
+// gpumem has not started, and this or any other call may start it.
 gpumem_status gpumem_init(const struct gpumem_context_options *opts);
 
-// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and
-// gpumem_last_error says why.
+// Returns the kind of device in use: "cuda" or "host", or "none" when gpumem cannot start.
+// gpumem_last_error then says why.
 //
 // Starts gpumem if need be. The string is static, never NULL.
 const char *gpumem_backend_name(void);
 
 // The settings in force: those of gpumem_init where it gave any, else the environment's.
 //
-// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is
-// none, never, or all that the device has. Every other field, host_mode and arena_quarantine too,
-// has the value in force. disk, record and snapshot are static strings, or NULL when there are
-// none. `gpumem doctor` shows the same, and where each comes from.
+// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting
+// means none, never, or all that the device has. Every other field, including host_mode and
+// arena_quarantine, has the value in force. disk, record and snapshot are static strings, or NULL
+// when there are none. `gpumem doctor` shows the same, and where each comes from.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 gpumem_status gpumem_settings_get(struct gpumem_context_options *out);
 

@@ -9,21 +9,21 @@
 
 GPUMEM_NAMESPACE_BEGIN
 
-// Owns a graph that end_capture has made. Launches in flight when it goes still run. Move-only.
+// Owns a graph made by end_capture(). Launches in flight when it is destroyed still run. Move-only.
 class graph
     : public detail::owned_handle<gpumem_sim_graph,
                                   detail::closed_by<gpumem_sim_graph, gpumem_sim_graph_destroy>> {
   public:
     using owned_handle::owned_handle;
-    // Runs its work in the order of a stream, after its earlier launches.
+    // Runs the graph's work in the order of a stream, after its earlier launches.
     void launch(stream_ref s) const { check(gpumem_sim_graph_launch(state_, s.get())); }
     gpumem_sim_graph_info info() const {
         return detail::filled<gpumem_sim_graph_info>(gpumem_sim_graph_info_get, state_);
     }
 };
 
-// What is submitted to a stream from now on becomes a graph, which end_capture gives, and does not
-// run.
+// Starts capturing a stream: work submitted to it from now on does not run, but becomes the graph
+// that end_capture() returns.
 inline void begin_capture(stream_ref s, int mode = GPUMEM_SIM_CAPTURE_THREAD_LOCAL) {
     check(gpumem_sim_capture_begin(s.get(), mode));
 }

@@ -12,13 +12,13 @@ extern "C" {
 
 /* ---- Spaces ------------------------------------------------------------------------------------
  *
- * A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node
- * of the host, or the files under a mount. Its tier names the kind. Its id names one of that kind:
- * the number of a device or of a node; for a mount its place in GPUMEM_DISK, or the id that adding
- * it returned. Every byte of a space is counted:
+ * A space is a place where memory can be: a device's memory, the pinned memory of a NUMA node of
+ * the host, or the files under a mount. Its tier names the kind. Its id names one of that kind:
+ * the number of a device or of a node; for a mount its position in GPUMEM_DISK, or the id that
+ * gpumem_space_disk_add returned. Every byte of a space is counted:
  *
  *   used        live allocations
- *   promised    the sizes of live reservations; see there
+ *   promised    the sizes of live reservations (reserve.h)
  *   unreserved  live allocations that are not drawn from a reservation
  *   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
  *               limit was lowered
@@ -40,17 +40,17 @@ extern "C" {
 // Files.
 #define GPUMEM_TIER_DISK 3
 
-// Which space: { GPUMEM_TIER_GPU, 0 } is the memory of device 0.
+// Names a space: { GPUMEM_TIER_GPU, 0 } is the memory of device 0.
 typedef struct gpumem_space {
     // GPUMEM_TIER_*; 0 where no space is allowed.
     int32_t tier;
-    // Which one of the tier.
+    // The space's number within its tier.
     uint32_t id;
 } gpumem_space;
 
 // The counters of one space. Bytes unless a field says otherwise.
 typedef struct gpumem_space_stats {
-    // sizeof(gpumem_space_stats), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_space_stats), set by the caller; on return, the bytes filled.
     uint32_t size;
     // Which space.
     struct gpumem_space space;
@@ -76,15 +76,15 @@ typedef struct gpumem_space_stats {
     uint64_t available;
     // By how much promised + unreserved exceeds the limit.
     uint64_t beyond;
-    // The use from which data should move out: a share of the limit.
+    // The use at which data should start to move out: a share of the limit.
     uint64_t trigger;
     // The use at which moving out stops: a share of the limit.
     uint64_t stop;
-    // How much has to move out for moving to stop; 0 when none has to.
+    // How much has to move out before moving stops; 0 when nothing has to.
     uint64_t amount_to_downgrade;
     // Live reservations, a count.
     uint64_t reservations;
-    // Requests that wait for this space, alone or among others, a count.
+    // Requests that wait for this space, alone or among other spaces, a count.
     uint64_t waiters;
 } gpumem_space_stats;
 
@@ -132,7 +132,7 @@ gpumem_status gpumem_space_thresholds_set(struct gpumem_space space, double trig
 // Sets the peak of a space back to what is used now.
 gpumem_status gpumem_space_stats_reset_peak(struct gpumem_space space);
 
-// What live allocations of a stream use in a space.
+// Gets what the live allocations of a stream use in a space.
 //
 // An allocation counts for the stream that it was made on, not the one it is freed on. used and
 // peak receive bytes, and may be NULL. peak is the most that used was since the stream was first
@@ -146,7 +146,7 @@ gpumem_status gpumem_space_stream_stats_get(struct gpumem_space space, gpumem_st
 // Errors: GPUMEM_ERROR_UNSUPPORTED for a space that does not count by stream.
 gpumem_status gpumem_space_stream_stats_reset_peak(struct gpumem_space space, gpumem_stream s);
 
-// The reservation that the calling thread's allocations on a stream draw from in a space: the
+// Gets the reservation that the calling thread's allocations on a stream draw from in a space: the
 // stream's, else the thread's.
 //
 // out receives its number (gpumem_reservation_info.number), 0 when there is none.
@@ -165,9 +165,9 @@ gpumem_status gpumem_space_detach_thread(struct gpumem_space space);
 
 /* ---- Policies ----------------------------------------------------------------------------------
  *
- * A policy says what happens when an allocation overdraws, which means that it does not fit the
- * reservation it draws from, and when there is no memory for it. A function of the program's can
- * decide both.
+ * An allocation overdraws when it does not fit the reservation that it draws from. A policy says
+ * what happens then. A function of the program's can decide it, and also what happens when there
+ * is no memory for an allocation.
  *
  * Callbacks  Run on the thread that allocates, on several threads at once, with no lock of
  *            gpumem's held. They may call every function of this header: free, shrink, grow and
@@ -195,12 +195,12 @@ gpumem_status gpumem_space_detach_thread(struct gpumem_space space);
 // The callback decides.
 #define GPUMEM_POLICY_CALLBACK 4
 
-// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the
-// space's limit, up to its capacity.
+// With GPUMEM_POLICY_INCREASE: the reservation may grow above the space's limit by what the
+// allocation needs, up to the space's capacity.
 #define GPUMEM_POLICY_BEYOND_LIMIT 1
 
-// Returned by an overdraw callback: the allocation fails. So it does for any number without a
-// meaning.
+// Returned by an overdraw callback: the allocation fails. Any number without a meaning does the
+// same.
 #define GPUMEM_OVERDRAW_FAIL 0
 
 // Returned by an overdraw callback: proceed as GPUMEM_POLICY_IGNORE does.
@@ -209,12 +209,12 @@ gpumem_status gpumem_space_detach_thread(struct gpumem_space space);
 // Returned by an overdraw callback: try again; something was freed.
 #define GPUMEM_OVERDRAW_RETRY -2
 
-// What an overdraw callback is told.
+// What an overdraw callback receives.
 typedef struct gpumem_overdraw {
     // The bytes that the library filled. Fields beyond them do not exist.
     uint32_t size;
-    // How often the callback has been called for this try of the allocation, from 1. An
-    // out-of-memory callback can have the allocation tried again, from 1.
+    // How often the callback has been called for this try of the allocation, from 1. When an
+    // out-of-memory callback has the allocation tried again, the count restarts at 1.
     uint32_t attempt;
     // The reservation's space.
     gpumem_space space;
@@ -244,7 +244,7 @@ typedef struct gpumem_reserve_policy {
     uint32_t size;
     // GPUMEM_POLICY_*.
     int32_t kind;
-    // With GPUMEM_POLICY_INCREASE: how much larger, from 1 to 1000; the default is 1.25.
+    // With GPUMEM_POLICY_INCREASE: the factor to grow by, from 1 to 1000; the default is 1.25.
     double factor;
     // With GPUMEM_POLICY_INCREASE: the most that the reservation may grow to, bytes; 0 means no
     // cap.
@@ -261,15 +261,15 @@ typedef struct gpumem_reserve_policy {
     gpumem_free_user free_user;
 } gpumem_reserve_policy;
 
-// What an out-of-memory callback is told.
+// What an out-of-memory callback receives.
 typedef struct gpumem_shortage {
     // The bytes that the library filled. Fields beyond them do not exist.
     uint32_t size;
     // How often the allocation has failed, from 1.
     uint32_t attempt;
-    // Where.
+    // The space that has no memory for it.
     gpumem_space space;
-    // What it needs, bytes.
+    // What the allocation needs, bytes.
     uint64_t bytes;
     // Its stream.
     gpumem_stream stream;
@@ -288,7 +288,8 @@ gpumem_status gpumem_reservation_policy_set(gpumem_reservation r, const struct g
 
 // Sets what happens to an allocation in a reservation that finds no memory.
 //
-// callback may be NULL: the callback of the space decides. user and free_user may be NULL.
+// callback may be NULL, which leaves the decision to the space's callback. user and free_user may
+// be NULL.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no
 // callback.
 gpumem_status gpumem_reservation_out_of_memory_set(gpumem_reservation r,
@@ -299,8 +300,7 @@ gpumem_status gpumem_reservation_out_of_memory_set(gpumem_reservation r,
 // Sets what happens to an allocation in a space that finds no memory, unless its reservation has a
 // callback.
 //
-// callback may be NULL: the allocation fails, which is the default. user and free_user may be
-// NULL.
+// callback may be NULL, the default: the allocation then fails. user and free_user may be NULL.
 // Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback;
 // GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 gpumem_status gpumem_space_out_of_memory_set(gpumem_space space,
@@ -326,9 +326,10 @@ typedef struct gpumem_token_st *gpumem_token;
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 gpumem_status gpumem_token_create(gpumem_token *out);
 
-// Ends every wait with this token with GPUMEM_ERROR_CANCELLED, those under way and later ones.
+// Ends every wait that uses this token, under way or later, with GPUMEM_ERROR_CANCELLED.
 //
-// A request is either granted or cancelled. One that would not have to wait is refused too.
+// A request is either granted or cancelled. A later one is refused even if it would not have to
+// wait.
 // Errors: GPUMEM_ERROR_INVALID when there is no such token.
 gpumem_status gpumem_token_cancel(gpumem_token cancel);
 

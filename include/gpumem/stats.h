@@ -12,42 +12,42 @@ extern "C" {
 
 /* ---- Looking inside ----------------------------------------------------------------------------
  *
- * Counters and dumps are a snapshot: other threads go on while they are taken.
+ * Counters and dumps are snapshots: other threads go on while they are taken.
  */
 
-// One device's counters. Bytes unless a field says that it counts.
+// One device's counters. Bytes unless a field says that it is a count.
 typedef struct gpumem_stats {
-    // sizeof(gpumem_stats), set by the caller; afterwards the bytes filled.
+    // sizeof(gpumem_stats), set by the caller; on return, the bytes filled.
     uint32_t size;
-    // The device they belong to.
+    // The device that the counters belong to.
     int32_t device;
     // Addresses reserved.
     uint64_t reserved;
-    // Physical memory held, `stock` among it.
+    // Physical memory held, including `stock`.
     uint64_t mapped;
-    // The most that mapped ever was, since the last gpumem_stats_reset_peak.
+    // The most that mapped has been since the last gpumem_stats_reset_peak.
     uint64_t peak_mapped;
-    // What callers asked for and have not freed.
+    // Memory that callers asked for and have not freed.
     uint64_t requested;
-    // What was handed out for it, rounding included.
+    // Memory that is live: requested, with rounding included.
     uint64_t live;
-    // The most that live ever was since the last gpumem_stats_reset_peak: exact where one stream
-    // has allocated. With several it is an upper bound: at most the sum of the streams' peaks, and
-    // at most peak_mapped.
+    // The most that live has been since the last gpumem_stats_reset_peak. It is exact where one
+    // stream has allocated. With several streams it is an upper bound: at most the sum of their
+    // peaks, and at most peak_mapped.
     uint64_t peak_live;
-    // Free and mapped, usable by its own stream at once.
+    // Free mapped memory that its own stream can use at once.
     uint64_t free;
-    // Free and mapped, waiting for a stream.
+    // Free mapped memory that waits for a stream.
     uint64_t waiting;
-    // Physical memory held for later without an address.
+    // Physical memory without an address, held for later.
     uint64_t stock;
     // Unmapped addresses inside the reservation.
     uint64_t holes;
     // Old addresses of memory that has moved, not yet unmapped.
     uint64_t zombies;
-    // The largest request that the next allocation, on any stream, is sure to get without new
-    // physical memory. It may take remapping, and a wait until the device has passed what was
-    // freed. Some streams may get more.
+    // The largest request that is sure to succeed next, on any stream, without new physical
+    // memory. It may take remapping, and a wait until the device has passed earlier frees. Some
+    // streams may get more.
     uint64_t largest_without_growth;
     // The largest free region, usable with no driver call.
     uint64_t largest_free;
@@ -73,11 +73,11 @@ typedef struct gpumem_stats {
     uint64_t unknown_pointers;
     // Frees by id (gpumem_free_id) of allocations that were gone already, a count.
     uint64_t late_frees;
-    // Requests that the pool had no memory for, a count: also those for which room was made then
-    // by moving evictable memory out, but not those that a reservation or a limit of a space
+    // Requests that the pool had no memory for, a count. It includes those for which room was then
+    // made by moving evictable memory out, but not those that a reservation or a space's limit
     // refused.
     uint64_t out_of_memory;
-    // The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
+    // The most that may be mapped (gpumem_device_limit_set). 0 means all that the device has.
     uint64_t limit;
 } gpumem_stats;
 
@@ -89,7 +89,7 @@ typedef struct gpumem_driver_call {
     uint64_t calls;
 } gpumem_driver_call;
 
-// The counters of one device.
+// Gets the counters of one device.
 //
 // out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
 // out is NULL or its size impossible.
@@ -113,7 +113,7 @@ gpumem_status gpumem_validate(void);
 // Errors: GPUMEM_ERROR_INVALID when there is no such device or buf is NULL and cap is not 0.
 gpumem_status gpumem_dump(int device, char *buf, size_t cap, size_t *needed);
 
-// How often each driver call was made, in a fixed order.
+// Gets how often each driver call was made, in a fixed order.
 //
 // out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
 // may be NULL; it receives how many there are.

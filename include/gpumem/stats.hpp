@@ -11,7 +11,7 @@ GPUMEM_NAMESPACE_BEGIN
 inline gpumem_stats stats(int device) {
     return detail::filled<gpumem_stats>(gpumem_stats_get, device);
 }
-// Those of the current device.
+// The counters of the current device.
 inline gpumem_stats stats() {
     int device = 0;
     check(gpumem_device_get(&device));

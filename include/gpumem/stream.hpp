@@ -1,5 +1,5 @@
-// gpumem/stream.hpp: streams, owned, borrowed, or somebody else's.
-// gpumem.hpp has the conventions that hold for everything here.
+// gpumem/stream.hpp: streams that are owned, borrowed or only referred to. gpumem.hpp has the
+// conventions that hold for everything here.
 #ifndef GPUMEM_STREAM_HPP
 #define GPUMEM_STREAM_HPP
 
@@ -17,7 +17,7 @@ template <class S> struct has_handle<
     std::enable_if_t<std::is_same<decltype(std::declval<const S &>().get()), gpumem_stream>::value>>
     : std::true_type {};
 
-// An object that has a cudaStream_t, or becomes one, and is no stream_ref itself.
+// A class that has a cudaStream_t or converts to one, and is not stream_ref itself.
 template <class S> struct is_stream
     : std::integral_constant<bool, std::is_class<S>::value && !std::is_same<S, stream_ref>::value &&
                                        (has_handle<S>::value ||
@@ -25,13 +25,13 @@ template <class S> struct is_stream
 
 } // namespace detail
 
-// A stream that somebody else owns, and which outlives its use: what every function and class here
-// takes. It is made from a cudaStream_t, CUstream or gpumem_stream, which are one type; from a
-// gpumem::stream or borrowed_stream; from NULL, 0 or nothing, which mean the default stream, as do
-// objects that hold none; and from any object with a get() that gives a cudaStream_t, or that
-// becomes one: cuda::stream_ref, rmm::cuda_stream_view.
+// A non-owning reference to a stream, which must outlive its use. Every function and class here
+// takes one. It is made from a cudaStream_t, CUstream or gpumem_stream, which are one type; from a
+// gpumem::stream or borrowed_stream; or from any object that converts to a cudaStream_t or whose
+// get() returns one: cuda::stream_ref, rmm::cuda_stream_view. NULL, 0, nothing, and an object that
+// holds no stream mean the default stream.
 //
-// The default stream is CUDA's: the legacy one, and the calling thread's own where the file is
+// The default stream is CUDA's: the legacy one, or the calling thread's own where the file is
 // compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (nvcc --default-stream per-thread).
 class stream_ref {
   public:
@@ -40,11 +40,11 @@ class stream_ref {
     template <class S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
     stream_ref(const S &s) noexcept : stream_ref(handle_of(s)) {}
 
-    // For gpumem.h and CUDA. GPUMEM_STREAM_DEFAULT for the default stream.
+    // The handle for gpumem.h and CUDA. For the default stream it is GPUMEM_STREAM_DEFAULT.
     gpumem_stream get() const noexcept { return handle_; }
-    // Blocks until everything submitted is done.
+    // Blocks until everything submitted to the stream is done.
     void sync() const { check(gpumem_stream_sync(handle_)); }
-    // Later work here waits, on the device, for what has been submitted to another stream.
+    // Makes later work on this stream wait, on the device, for what has been submitted to another.
     void wait(stream_ref on) const { check(gpumem_stream_wait(handle_, on.handle_)); }
 
     // Whether both are the same handle.
@@ -68,14 +68,15 @@ class stream
                                   detail::closed_by<gpumem_stream, gpumem_stream_destroy>> {
   public:
     stream() { check(gpumem_stream_create(&state_)); }
-    // Takes over a stream, which is destroyed with this. To use one that stays yours: stream_ref.
+    // Takes ownership of a stream, which is destroyed with this object. To use one without owning
+    // it, take a stream_ref.
     explicit stream(gpumem_stream own) noexcept : owned_handle(own) {}
 
     void sync() const { stream_ref(*this).sync(); }
     void wait(stream_ref on) const { stream_ref(*this).wait(on); }
 };
 
-// A wait without an end, where a parameter is a time in milliseconds.
+// No limit, where a parameter is a time to wait in milliseconds.
 constexpr std::uint64_t forever = GPUMEM_WAIT_FOREVER;
 
 namespace detail {
@@ -94,7 +95,7 @@ struct give_back {
 
 } // namespace detail
 
-// A stream of a pool, until it is destroyed: then it goes back, with whatever work it still has. It
+// A stream borrowed from a pool. The destructor gives it back, with whatever work it still has. It
 // may outlive the stream_pool that lent it. Move-only.
 class borrowed_stream : public detail::owner<detail::borrowed, detail::give_back> {
   public:
@@ -109,22 +110,23 @@ class borrowed_stream : public detail::owner<detail::borrowed, detail::give_back
 };
 
 // Lends streams of the device that is current when it is made: gpumem_stream_pool_*. Move-only.
-// borrow() and borrow_or_grow() may be called from several threads at once. When it goes, streams
-// that are lent are destroyed as they come back.
+// borrow() and borrow_or_grow() may be called from several threads at once. Streams that are lent
+// when the pool is destroyed are destroyed as they come back.
 class stream_pool
     : public detail::owned_handle<
           gpumem_stream_pool, detail::closed_by<gpumem_stream_pool, gpumem_stream_pool_destroy>> {
   public:
-    // Makes up to size streams by itself.
+    // The pool makes up to size streams on demand.
     explicit stream_pool(std::size_t size = 16) { check(gpumem_stream_pool_create(size, &state_)); }
 
-    // Waits, without an end unless one is given, for a stream that nobody has.
+    // Borrows a stream that is not lent. Waits for one up to timeout_ms milliseconds; by default
+    // without limit.
     borrowed_stream borrow(std::uint64_t timeout_ms = forever) const {
         gpumem_stream out = nullptr;
         check(gpumem_stream_pool_borrow(state_, timeout_ms, &out));
         return borrowed_stream({state_, out});
     }
-    // Has one more made instead of waiting.
+    // Borrows a stream; makes one more instead of waiting.
     borrowed_stream borrow_or_grow() const {
         gpumem_stream out = nullptr;
         check(gpumem_stream_pool_borrow_or_grow(state_, &out));

@@ -1,4 +1,4 @@
-/* gpumem/torch.h: what PyTorch calls.
+/* gpumem/torch.h: the functions that PyTorch calls.
  * gpumem.h has the conventions that hold for every function here. */
 
 #ifndef GPUMEM_TORCH_H
@@ -17,64 +17,68 @@ extern "C" {
  * set_base_alloc_fn, set_record_stream_fn, and for torch.cuda.graph set_begin_allocate_to_pool,
  * set_end_allocate_to_pool_fn, set_release_pool. The signatures are torch's.
  *
- * Torch takes whatever its allocator returns for memory, even NULL; only an exception stops it. So
+ * Torch takes whatever its allocator returns as memory, even NULL; only an exception stops it. So
  * in a process that has loaded torch's libc10_cuda.so, a failure here throws std::runtime_error
  * with the text of gpumem_last_error, which Python sees as RuntimeError. gpumem_torch_free and
- * gpumem_torch_record_stream only keep the error, as torch calls them where it cannot take an
- * exception. Elsewhere no function of this header throws.
+ * gpumem_torch_record_stream only keep the error, because torch calls them where it cannot take an
+ * exception. In any other process no function of this header throws.
  */
 
 // How torch names a memory pool: its c10::cuda::MempoolId_t, a std::pair of two unsigned long
 // long.
 typedef struct gpumem_torch_pool_id {
-    // The pair's first.
+    // The pair's first value.
     uint64_t first;
-    // The pair's second.
+    // The pair's second value.
     uint64_t second;
 } gpumem_torch_pool_id;
 
 // Allocates for torch: size bytes on a device, in the order of torch's current stream.
 //
-// A size of 0 gives a unique pointer that torch will free. Returns the memory, or fails as said
-// above; outside of torch a failure returns NULL.
+// A size of 0 gives a unique pointer that torch will free. Returns the memory. A failure throws in
+// torch, as above, and returns NULL elsewhere.
 void *gpumem_torch_malloc(ssize_t size, int device, gpumem_stream s);
 
 // Frees what gpumem_torch_malloc gave, in the order of the stream that torch allocated it on.
 //
-// size and device are torch's record of it and not needed. ptr may be NULL. Never throws: an error
-// changes nothing, is kept as this thread's last one and said on stderr, as gpumem_free does.
+// size and device are torch's record of the allocation; they are ignored. ptr may be NULL. Never
+// throws: an error changes nothing, becomes this thread's last error and goes to stderr, as for
+// gpumem_free.
 void gpumem_torch_free(void *ptr, ssize_t size, int device, gpumem_stream s);
 
 // For set_init_fn: starts gpumem, so that a wrong setting fails here and not at the first tensor.
+// device_count is the number of devices that torch sees; it must not exceed gpumem's.
 void gpumem_torch_init(int device_count);
 
 // For set_reset_fn, which torch.cuda.empty_cache() calls: gives all free physical memory back, as
 // gpumem_trim(0).
 void gpumem_torch_reset(void);
 
-// For set_memory_fraction_fn: limits a device to a share of its memory, more than 0 and at most 1.
+// For set_memory_fraction_fn: limits a device to a fraction of its memory, more than 0 and at most
+// 1.
 void gpumem_torch_memory_fraction(double fraction, int device);
 
-// For set_base_alloc_fn: the start of the allocation that contains ptr, and in *size, unless NULL,
-// its usable bytes.
+// For set_base_alloc_fn: returns the start of the allocation that contains ptr. size, unless NULL,
+// receives its usable bytes.
 //
-// Fails as said above for a pointer that gpumem does not know; outside of torch it then returns
-// NULL.
+// A pointer that gpumem does not know is a failure: it throws in torch, as above, and returns NULL
+// elsewhere.
 void *gpumem_torch_base_alloc(void *ptr, size_t *size);
 
-// For set_record_stream_fn, which Tensor.record_stream() calls: as gpumem_record_stream.
+// For set_record_stream_fn, which Tensor.record_stream() calls: does what gpumem_record_stream
+// does.
 //
-// NULL does nothing. Never throws: memory that is not gpumem's is left alone, as torch's own
-// allocator does.
+// ptr may be NULL, which does nothing. Never throws: memory that is not gpumem's is left alone, as
+// in torch's own allocator.
 void gpumem_torch_record_stream(void *ptr, gpumem_stream s);
 
 // For set_begin_allocate_to_pool, which torch.cuda.graph and torch.cuda.use_mem_pool call: from
-// now on the streams that the filter accepts allocate from memory of torch's pool id, as between
+// now on the streams that filter accepts allocate from the memory of torch's pool id, as between
 // gpumem_capture_begin and gpumem_capture_end.
 //
-// filter is torch's std::function<bool(cudaStream_t)>, passed as C++ passes it by value, of
-// libstdc++; it is copied. Graphs that are captured with one pool share its memory. Each call is a
-// reference to it.
+// filter is torch's std::function<bool(cudaStream_t)> of libstdc++, passed as C++ passes it by
+// value; it is copied. Graphs that are captured with one pool share its memory. Each call takes a
+// reference to the pool.
 void gpumem_torch_begin_allocate_to_pool(int device, struct gpumem_torch_pool_id id, void *filter);
 
 // For set_end_allocate_to_pool_fn: allocations are ordinary again, and torch's pool stays as it
@@ -82,7 +86,7 @@ void gpumem_torch_begin_allocate_to_pool(int device, struct gpumem_torch_pool_id
 void gpumem_torch_end_allocate_to_pool(int device, struct gpumem_torch_pool_id id);
 
 // For set_release_pool: drops one reference to torch's pool, as gpumem_capture_release does. A
-// pool that nothing was allocated to is left alone. Never throws, as torch calls it from
+// pool from which nothing was allocated is left alone. Never throws, because torch calls it from
 // destructors.
 void gpumem_torch_release_pool(int device, struct gpumem_torch_pool_id id);
 

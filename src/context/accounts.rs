@@ -1,15 +1,15 @@
-//! Allocations count in their device's space, and draw from reservations, while the tiers are in
-//! use.
+//! While the tiers are in use, allocations count in their device's space and draw from
+//! reservations.
 //!
 //! Nothing is counted, and allocating costs nothing more, until a call asks for a space or a
-//! reservation. From then on each allocation is drawn first, from the reservation that it names,
-//! else from that of its stream, of its thread, or from outside of any; the pool keeps the receipt
-//! and drops it when the allocation ends. There are no hits then.
+//! reservation. From then on each allocation is drawn first: from the reservation that it names,
+//! else from that of its stream, else of its thread, else from outside any. The pool keeps the
+//! receipt and drops it when the allocation ends. There are no hits then.
 //!
-//! Reservations are attached to a stream by its handle, as users name it, and CUDA gives the handle
-//! of a destroyed stream to the next one. The pool notices that when the new stream is first named,
-//! and then what was attached is off; so a stream is made known to it before anything is attached,
-//! and before anything is drawn that may be attached to the one before.
+//! Reservations are attached to a stream by its handle, and CUDA gives the handle of a destroyed
+//! stream to the next one. The pool notices that when the new stream is first named, and detaches
+//! what was attached to the old one. So the pool must know a stream before anything is attached to
+//! it, and before anything is drawn for it that may be attached to the old one.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ fn slip(drawn: Drawn) -> Slip {
     Slip::new(Box::new(drawn))
 }
 
-/// What a stream is called where streams are numbers.
+/// The number that stands for a stream.
 fn number(stream: StreamHandle) -> u64 {
     stream.0 as u64
 }
@@ -92,8 +92,8 @@ impl Context {
         made
     }
 
-    /// Where a reservation may be attached to the stream that the handle stood for before, the pool
-    /// has to hear of this one.
+    /// Makes the pool know this stream, where a reservation may be attached to the one that had its
+    /// handle before.
     pub(super) fn meet(&self, tiers: &Tiers, pool: &Pool, stream: StreamHandle) -> Result<()> {
         match tiers.manager().has_attached() {
             true => pool.meet(stream),
@@ -101,7 +101,7 @@ impl Context {
         }
     }
 
-    /// A reservation in a request that is not counted: this context has made none.
+    /// Refuses a reservation in a request that is not counted: this context has made none.
     pub(super) fn no_reservation(&self, req: &Request) -> Result<()> {
         match req.reservation {
             None => Ok(()),
@@ -113,8 +113,8 @@ impl Context {
         }
     }
 
-    /// Checks the books of the spaces, and that what each device's pool counts is used in its
-    /// space.
+    /// Checks the spaces' books, and that each device's space counts as used what its pool has
+    /// counted.
     pub(super) fn validate_accounts(&self) -> Result<()> {
         let Some(tiers) = self.tiers.get() else { return Ok(()) };
         tiers.manager().validate()?;

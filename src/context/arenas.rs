@@ -20,7 +20,7 @@ impl Context {
         self.want_pool("arenas need")
     }
 
-    /// Frees all that was allocated in an arena but what `keep` names; see
+    /// Frees everything allocated in an arena except what `keep` names; see
     /// [`crate::arena::Registry::exit`].
     pub fn arena_exit(&self, arena: &Arc<Arena>, keep: &[u64]) -> Result<ExitReport> {
         self.exit_watched(arena, keep, || self.arenas.exit(arena, keep, &self.pools))
@@ -37,7 +37,7 @@ impl Context {
         self.arenas.attach(arena)
     }
 
-    /// Gives the calling thread the arena back that was current before this one.
+    /// Detaches the calling thread from its current arena; the one before it is current again.
     pub fn arena_detach(&self, arena: &Arena) -> Result<()> {
         self.arenas.detach(arena)
     }
@@ -114,8 +114,8 @@ impl Context {
         freed
     }
 
-    /// [`Context::malloc_hit`] while a thread is attached to an arena, which may be this one, or
-    /// there is a detector, or the tiers are in use.
+    /// [`Context::malloc_hit`] while any thread is attached to an arena, there is a detector, or
+    /// the tiers are in use.
     #[inline(never)]
     pub(super) fn malloc_hit_in_arena(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         if !self.is_watched() {
@@ -177,8 +177,7 @@ impl Context {
         Ok(ptr)
     }
 
-    /// Allocates in an arena that is not, or need not be, the thread's own: it may be exited
-    /// meanwhile.
+    /// Allocates in an arena that need not be the thread's own, so it may be exited meanwhile.
     fn malloc_in_named(&self, req: &Request, arena: &Arc<Arena>) -> Result<u64> {
         let gone = || Error::invalid(format!("arena {} has been exited already", arena.id()));
         if arena.scope().is_closed() {

@@ -6,7 +6,7 @@ use crate::base::{Error, Result, Status};
 use crate::driver::{cuda, host, process, Driver};
 use std::sync::Arc;
 
-/// A driver, and the reason that it is this one.
+/// A driver, and the reason why it was chosen.
 pub struct Choice {
     /// The driver.
     pub driver: Arc<dyn Driver>,
@@ -92,8 +92,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
 
-    /// What becomes of a configuration when CUDA gives this error and the host device, if asked,
-    /// says so.
+    /// The error that a configuration ends in when CUDA gives this status. The host device, if
+    /// asked, fails with an error of its own.
     fn with(backend: Backend, cuda: Status) -> Error {
         let config = Config { backend, ..Config::default() };
         let cuda = || Err(Error::new(cuda, "the reason"));

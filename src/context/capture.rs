@@ -1,4 +1,4 @@
-//! Captures of one process: begun by the user, by PyTorch's hooks, or by themselves.
+//! Captures of one process: begun by the user, by PyTorch's hooks, or automatically.
 
 use super::captures::TorchPoolId;
 use super::config::CaptureDetection;
@@ -22,7 +22,7 @@ impl Context {
         }));
     }
 
-    /// Releases what graphs held that are gone.
+    /// Releases the captures of graphs that are gone.
     #[inline]
     pub fn collect_graphs(&self) {
         if self.config.capture == CaptureDetection::Auto {
@@ -41,7 +41,8 @@ impl Context {
         }
     }
 
-    /// Lets `stream` allocate from a capture, until that ends: from a new one, or as `options` say.
+    /// Lets `stream` allocate from a capture until the capture ends: a new one, or as `options`
+    /// say.
     pub fn capture_begin(&self, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
         let stream = stream.canonical();
         let dev = self.device_of(None, stream)?;
@@ -66,20 +67,20 @@ impl Context {
         )
     }
 
-    /// Ends the capture, frees all that it allocated and that is live, and gives every reference
-    /// up.
+    /// Ends the capture, frees all its live memory, and drops every reference.
     pub fn capture_abort(&self, c: &Capture) -> Result<()> {
         let pool = self.pool(c.device())?;
         self.abort_capture_watched(|| c.abort(pool));
         Ok(())
     }
 
-    /// Gives one reference up; whether it was the last.
+    /// Drops one reference. Returns whether it was the last.
     pub fn capture_release(&self, c: &Capture) -> Result<bool> {
         self.timed(|_| Event::new(Kind::CaptureRelease, 0), || c.release(self.pool(c.device())?))
     }
 
-    /// Lays out what was recorded; the length of the layout, and the most that was live, bytes.
+    /// Lays out what was recorded. Returns the length of the layout and the most that was live,
+    /// bytes.
     pub fn capture_plan(&self, c: &Capture) -> Result<(u64, u64)> {
         c.plan(self.pool(c.device())?)
     }
@@ -100,7 +101,7 @@ impl Context {
         Ok(())
     }
 
-    /// PyTorch: the latest begin for the pool that has not ended ends.
+    /// PyTorch: ends the latest begin for the pool that has not ended.
     pub fn torch_end(&self, dev: DeviceId, id: TorchPoolId) -> Result<()> {
         let pool = self.pool_for_captures(dev)?;
         let all = lock(&self.captures.of_torch);
@@ -111,8 +112,8 @@ impl Context {
         Ok(())
     }
 
-    /// PyTorch: gives one reference to the pool up. One that gpumem does not know is left alone:
-    /// torch also releases pools that nothing was allocated to.
+    /// PyTorch: drops one reference to the pool. A pool that gpumem does not know is left alone:
+    /// torch also releases pools from which nothing was allocated.
     pub fn torch_release(&self, dev: DeviceId, id: TorchPoolId) -> Result<()> {
         let pool = self.pool_for_captures(dev)?;
         let released = {

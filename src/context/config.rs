@@ -19,7 +19,7 @@ pub struct Config {
     pub prealloc: Prealloc,
     /// The most a pool may map.
     pub limit: Limit,
-    /// How much more than a workload needs may stay mapped to spare it moves.
+    /// How much more than a workload needs may stay mapped, so that memory moves less often.
     pub slack: Slack,
     /// How memory freed on another stream is reused.
     pub reuse: Reuse,
@@ -33,13 +33,13 @@ pub struct Config {
     pub stream_check: StreamCheck,
     /// How to find uses of memory after the arena that it belonged to has ended.
     pub arena_debug: DebugMode,
-    /// How much of what arenas have freed to keep from being handed out again, for that; `None`:
-    /// see [`Config::quarantine`].
+    /// How much of what arenas have freed is kept from being handed out again, for `arena_debug`.
+    /// `None`: see [`Config::quarantine`].
     pub arena_quarantine: Option<u64>,
     /// Whether a stream that is being captured gets memory of its own automatically.
     pub capture: CaptureDetection,
-    /// Count every allocation in its device's space from the first on. Without it that begins with
-    /// the first call that is about spaces, reservations or moving.
+    /// Counts every allocation in its device's space from the first on. Without it counting begins
+    /// with the first call about spaces, reservations or moving.
     pub tiers: bool,
     /// The blocks that pinned host memory comes in.
     pub pinned_blocks: PinnedBlocks,
@@ -47,9 +47,9 @@ pub struct Config {
     pub pinned_limit: Limit,
     /// Directories that data may be moved to, and how much each may hold.
     pub disks: Vec<DiskMount>,
-    /// From which use of a space on data is moved out of it, and down to which.
+    /// The use of a space at which data starts to move out of it, and the use at which that stops.
     pub thresholds: Thresholds,
-    /// Whether a thread does that automatically.
+    /// Whether a thread moves data out of spaces that are too full.
     pub mover: bool,
     /// Where every allocation is recorded; `None`: nowhere.
     pub record: Option<PathBuf>,
@@ -57,9 +57,9 @@ pub struct Config {
     pub record_stacks: u32,
     /// When a snapshot is written automatically.
     pub snapshot_on: SnapshotOn,
-    /// Where; `None`: see [`Config::snapshot_file`].
+    /// Where automatic snapshots go. `None`: see [`Config::snapshot_file`].
     pub snapshot: Option<PathBuf>,
-    /// How many of the last events are in it.
+    /// How many of the last events are in a snapshot.
     pub snapshot_events: u32,
     /// Whether counters are published for `gpumem top`.
     pub stats_page: bool,
@@ -69,21 +69,21 @@ pub struct Config {
     pub log: u32,
     /// `false` sends every request straight to the driver's own allocator, for comparison.
     pub pool: bool,
-    /// Host device only: how many devices to pretend.
+    /// Host device only: how many devices to simulate.
     pub host_devices: u32,
-    /// Host device only: memory of each, bytes (sparse; only touched pages cost anything).
+    /// Host device only: memory of each device, bytes (sparse; only touched pages cost anything).
     pub host_bytes: u64,
     /// Host device only: when it does what is submitted to it; `None`: see [`Config::host_mode`].
     pub host_mode: Option<HostMode>,
-    /// Host device only, when it is simulated: chooses the order in which its streams run; the same
-    /// seed gives the same order.
+    /// Host device only, when it simulates: the seed that chooses the order in which its streams
+    /// run. The same seed gives the same order.
     pub host_seed: u64,
 }
 
 /// How much a pool may map beyond what was ever live in a heap, to move memory less often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
-    /// As much as the workload has earned by moving memory, up to 23 %; nothing for work that
+    /// Slack grows with how much memory the workload has moved, up to 23 %. None for work that
     /// repeats.
     Auto,
     /// Next to nothing.
@@ -143,8 +143,8 @@ impl Config {
         self.snapshot.clone().unwrap_or_else(|| format!("gpumem.{}.json", std::process::id()).into())
     }
 
-    /// When the host device does what is submitted to it. A seed would change nothing where that is
-    /// at once, so who gives one and says nothing else wants a simulation.
+    /// When the host device runs submitted work. A seed would change nothing where work runs at
+    /// once, so a seed without a mode means a simulation.
     pub fn host_mode(&self) -> HostMode {
         let default = if self.host_seed == 0 { HostMode::Eager } else { HostMode::Simulate };
         self.host_mode.unwrap_or(default)
@@ -176,7 +176,7 @@ pub enum Backend {
 pub enum HostMode {
     /// At once.
     Eager,
-    /// Late and in surprising orders, and it says on stderr what races.
+    /// Late and in surprising orders. It reports races on stderr.
     Simulate,
     /// The same, and the process ends at the first mistake.
     Abort,

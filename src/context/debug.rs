@@ -16,8 +16,8 @@ impl Context {
         self.arenas.detector()
     }
 
-    /// An allocation was made or has grown: what its addresses were before is no longer of
-    /// interest.
+    /// Tells the detector that an allocation was made or has grown: what was at its addresses
+    /// before no longer matters.
     #[inline]
     pub(super) fn handed_out(&self, ptr: u64) {
         if self.detector().is_some() {
@@ -32,7 +32,8 @@ impl Context {
         }
     }
 
-    /// Gives up what is kept of what arenas have freed; whether there was anything.
+    /// Gives up the quarantine: what is kept of what arenas have freed. Returns whether there was
+    /// anything.
     pub(super) fn empty_quarantine(&self) -> bool {
         self.detector().is_some_and(|d| d.empty(&self.pools))
     }
@@ -45,9 +46,9 @@ impl Context {
         }
     }
 
-    /// The flags of a request that joins an arena, or none: whether it needs memory of its own.
-    /// While its stream is being captured, or allocates from a capture, it gets none: what a graph
-    /// holds on to is not ours to unmap.
+    /// The flags of a request that joins an arena or none: they say whether it needs memory of its
+    /// own. While its stream is being captured, or allocates from a capture, it does not get any:
+    /// memory that a graph holds must not be unmapped.
     pub(super) fn flags_in(&self, req: &Request, in_arena: bool) -> AllocFlags {
         if !in_arena || !self.detector().is_some_and(|d| d.wants_separate()) {
             return req.flags;
@@ -62,7 +63,7 @@ impl Context {
         }
     }
 
-    /// Looks at all that is in quarantine now. See [`Detector::verify`].
+    /// Checks all that is in quarantine now. See [`Detector::verify`].
     pub fn arena_verify(&self) -> Result<()> {
         self.detector().map_or(Ok(()), |d| d.verify(&self.pools))
     }
@@ -82,15 +83,13 @@ impl Context {
         self.detector().map_or(Ok(()), |d| d.check_id(ptr, id, live(), op, operand))
     }
 
-    /// What to say of an error that the device made by using memory which is not mapped. See
-    /// [`Detector::fault_hint`].
+    /// What to say about a device error from using unmapped memory. See [`Detector::fault_hint`].
     pub fn fault_hint(&self, e: &Error) -> Option<String> {
         self.detector().filter(|_| self.config.log >= 1)?.fault_hint(e)
     }
 
-    /// An error when something of the ranges was unmapped by an arena's end. The driver cannot be
-    /// asked to find that out: CUDA takes an address where nothing is mapped for one of the host's,
-    /// and reads there.
+    /// An error when an arena's end unmapped a part of the ranges. The driver cannot find that out:
+    /// CUDA takes an address where nothing is mapped for a host address, and reads there.
     pub fn check_mapped(&self, ranges: &[(u64, u64)]) -> Result<()> {
         let Some(detector) = self.detector().filter(|d| d.wants_separate()) else { return Ok(()) };
         let found = ranges.iter().find_map(|&(base, bytes)| Some((base, bytes, detector.reclaimed(base, bytes)?)));
@@ -103,8 +102,7 @@ impl Context {
         }
     }
 
-    /// An error about some ranges of memory, with what is known of them: which was freed by an
-    /// arena's end.
+    /// An error about some ranges of memory, with what is known of those that an arena's end freed.
     pub fn explain(&self, mut e: Error, ranges: &[(u64, u64)]) -> Error {
         let Some(detector) = self.detector() else { return e };
         for &(base, bytes) in ranges {

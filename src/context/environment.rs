@@ -25,8 +25,7 @@ use std::ffi::OsString;
 
 /// Variables with this prefix belong to gpumem's tests.
 const TEST_PREFIX: &str = "GPUMEM_TEST_";
-/// With at most so many letters wrong, missing or exchanged, a name is taken for the one that was
-/// meant.
+/// A name with at most this many letters wrong, missing or swapped is taken for a misspelling.
 const LIKELY_SLIPS: usize = 2;
 /// Read by the bindings, which find this library by it.
 const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
@@ -36,9 +35,8 @@ const OF_BINDINGS: &str = "GPUMEM_LIBRARY";
 const PRELOAD: [&str; 4] = ["GPUMEM_FREE", "GPUMEM_NATIVE", "GPUMEM_STATS", "GPUMEM_RUN"];
 
 impl Config {
-    /// The settings of this process's environment. With a log level of 1 or more, names that begin
-    /// with `GPUMEM_` and mean nothing are named on stderr, so that a misspelt one does not pass
-    /// silently.
+    /// The settings of this process's environment. At log level 1 or more, unknown names that begin
+    /// with `GPUMEM_` are listed on stderr, so that a misspelt one does not pass silently.
     pub fn from_env() -> Result<Config> {
         let config = Config::from_lookup(&|name| std::env::var_os(name))?;
         let unknown = unknown(std::env::vars_os().map(|(name, _)| name));
@@ -67,7 +65,7 @@ pub fn known() -> impl Iterator<Item = &'static str> {
 }
 
 /// The names in an environment that look like settings of gpumem and are not: a sentence each, with
-/// what may be meant.
+/// the likely name.
 pub fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     let meant = || known().chain(PRELOAD);
     let mut unknown: Vec<String> = names

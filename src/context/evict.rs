@@ -43,9 +43,8 @@ impl Context {
         req.flags.has(AllocFlags::EVICTABLE)
     }
 
-    /// Keeps an evictable allocation where the device can use it, bringing it back if need be,
-    /// until it is unheld as often. It may be used by work submitted to any stream after this
-    /// returns.
+    /// Keeps an evictable allocation in its device until it is unheld as often, bringing it back if
+    /// need be. Work submitted to any stream after this returns may use it.
     pub fn hold(&self, ptr: u64) -> Result<()> {
         self.tiers()?.evictor().hold(ptr)
     }
@@ -62,9 +61,9 @@ impl Context {
     }
 
     /// Moves evictable allocations, and returns when they are there. All use of them so far has
-    /// been submitted to `by`, or is ordered before it; `None`: to the streams that were named when
-    /// they were unheld, or the one of their allocation. What has not arrived when the progress
-    /// panics stays where it was.
+    /// been submitted to `by`, or is ordered before it. `None` means the streams that were named
+    /// when they were unheld, or the stream of their allocation. If the progress callback panics,
+    /// what has not arrived stays where it was.
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
         let by = by.map(StreamHandle::canonical).map(|s| Ok((self.home_of(s)?, s))).transpose()?;
@@ -90,8 +89,8 @@ impl Context {
         self.tiers()?.evictor().location(ptr)
     }
 
-    /// Moves what may move automatically out of a space, oldest use first, until as many bytes are
-    /// free that were not. Returns how many.
+    /// Moves what may move automatically out of a space, oldest use first, until it has freed as
+    /// many bytes. Returns how many.
     pub fn make_room(&self, space: SpaceId, bytes: u64) -> Result<u64> {
         self.tiers()?.evictor().make_room(space, bytes)
     }

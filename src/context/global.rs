@@ -47,8 +47,8 @@ impl Context {
         }
     }
 
-    /// Makes a context of one's own the process's, for tests of the C ABI over a driver of theirs;
-    /// `Invalid` when there is one already.
+    /// Makes a given context the process's, for tests of the C ABI over their own driver. `Invalid`
+    /// when there is one already.
     pub fn adopt(context: Context) -> Result<&'static Context> {
         let _making = process::making();
         let _lock = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! Pinned memory, as callers see it: by plain address or in pieces, of a node or the nearest one.
+//! Pinned memory, as callers see it: by plain address or in pieces, on a given node or the nearest
+//! one.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -10,16 +11,16 @@ use crate::tier::host::HostStats;
 use crate::tier::{HostMemory, Reservation, Tier};
 
 impl Context {
-    /// Pinned memory in one piece: at a multiple of 4 KiB, or of its size rounded up to a power of
-    /// two if that is less, but of 256 at least. Of the node nearest to the current device when
-    /// none is named. Drawn from what is attached to the thread. To be given to
+    /// Allocates pinned memory in one piece. Its alignment is its size rounded up to a power of
+    /// two, but at least 256 bytes and at most 4 KiB. Without a node it is on the one nearest to
+    /// the current device. It draws from the reservation attached to the thread. Free it with
     /// [`Context::host_free`].
     pub fn host_malloc(&self, node: Option<u32>, bytes: u64) -> Result<u64> {
         let tiers = self.tiers()?;
         tiers.pinned.keep(tiers.host().contiguous(self.host_node(node)?, bytes, None)?)
     }
 
-    /// Gives memory of [`Context::host_malloc`] back. Copies to and from it must have ended.
+    /// Frees memory from [`Context::host_malloc`]. Copies to and from it must have ended.
     pub fn host_free(&self, addr: u64) -> Result<()> {
         match self.tiers.get() {
             Some(tiers) => tiers.pinned.take(addr).map(drop),
@@ -27,7 +28,7 @@ impl Context {
         }
     }
 
-    /// Pinned memory in pieces; without a node, of the reservation's node.
+    /// Allocates pinned memory in pieces; without a node, on the reservation's node.
     pub fn host_blocks(&self, node: Option<u32>, bytes: u64, from: Option<&Reservation>) -> Result<HostMemory> {
         let theirs = from.map(Reservation::space).filter(|s| s.tier == Tier::Host).map(|s| s.id);
         self.tiers()?.host().allocate(self.host_node(node.or(theirs))?, bytes, from)
@@ -38,8 +39,8 @@ impl Context {
         self.tiers()?.host().prepare(self.host_node(node)?, bytes)
     }
 
-    /// Unpins what a node can do without when `keep` bytes of blocks stay free; returns how many
-    /// bytes.
+    /// Unpins a node's unused memory, keeping `keep` bytes of blocks free. Returns how many bytes
+    /// it unpinned.
     pub fn host_trim(&self, node: Option<u32>, keep: u64) -> Result<u64> {
         self.tiers()?.host().trim(self.host_node(node)?, keep)
     }
@@ -50,7 +51,7 @@ impl Context {
         Ok((node, self.tiers()?.host().stats(node)?))
     }
 
-    /// The node that is meant: the one named, else that of the current device, else the first.
+    /// The given node, else that of the current device, else the first.
     fn host_node(&self, node: Option<u32>) -> Result<u32> {
         if let Some(node) = node {
             return Ok(node);

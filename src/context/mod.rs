@@ -66,14 +66,14 @@ pub struct Request<'a> {
     pub device: Option<DeviceId>,
     /// The stream whose order the allocation follows.
     pub stream: StreamHandle,
-    /// Special needs.
+    /// Flags for special needs.
     pub flags: AllocFlags,
-    /// A number of the caller's, shown in dumps.
+    /// A number of the caller's choice, shown in dumps.
     pub tag: u64,
     /// The arena it belongs to; `None` means the calling thread's current one, if it has one.
     pub arena: Option<&'a Arc<Arena>>,
-    /// The reservation that it draws from, whatever is attached; `None` means that of the stream or
-    /// of the thread, if there is one. It must be in the device's space.
+    /// The reservation to draw from, whatever is attached. It must be in the device's space. `None`
+    /// means the one of the stream or of the thread, if there is one.
     pub reservation: Option<&'a Reservation>,
 }
 
@@ -88,16 +88,16 @@ pub struct Context {
     arenas: Registry,
     native: Native,
     captures: Arc<Captures>,
-    /// Spaces, reservations and what moves data, once they are asked for.
+    /// Spaces, reservations and what moves data, from the first call that needs them.
     tiers: OnceLock<Tiers>,
     /// The background trim, once there is a pool to trim, if it is wanted.
     trimmer: OnceLock<Trimmer>,
     recorder: Arc<Recorder>,
-    /// Who wants to know of every allocation.
+    /// Takes an event for every allocation, if events are wanted.
     interest: Arc<Interest>,
-    /// Whether a free may be a hit: there is a pool, and nothing is watched.
+    /// Whether a free may be a hit: a pool exists, and nothing is watched.
     quick_free: AtomicBool,
-    /// What is done once at the process's end is done.
+    /// Whether the work at the process's end, which is done once, has been done.
     left: AtomicBool,
     /// Publishes counters, if that is wanted.
     page: OnceLock<Page>,
@@ -107,7 +107,7 @@ pub struct Context {
 type Pools = Arc<[OnceLock<Pool>]>;
 
 impl Context {
-    /// A context of one's own over any driver.
+    /// Makes a separate context over any driver.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Context> {
         let devices = driver.device_count() as usize;
         if devices == 0 {
@@ -240,14 +240,14 @@ impl Context {
         self.pools.iter().filter_map(OnceLock::get)
     }
 
-    /// Counts a free of what is no memory of gpumem's: with the first device that there is.
+    /// Counts a free of memory that is not gpumem's, at the first device.
     fn note_unknown(&self) {
         if let Some(pool) = self.pools().next() {
             pool.note_unknown();
         }
     }
 
-    /// An error where there are no pools; its text is what `needs` one, and goes on with "the
+    /// An error where there are no pools. Its text begins with `needs`, which is followed by "the
     /// pool".
     fn want_pool(&self, needs: &str) -> Result<()> {
         match self.config.pool {
@@ -289,7 +289,7 @@ impl Context {
         }
     }
 
-    /// A stream named in a call about the device of `pool`: it must be of that device.
+    /// Resolves a stream in a call about the device of `pool`: it must be of that device.
     #[inline]
     fn stream_of(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
         let stream = stream.canonical();
@@ -299,8 +299,8 @@ impl Context {
         Ok(stream)
     }
 
-    /// Allocates on a stream with every option at its default, if that needs neither a search nor a
-    /// driver call; for callers that count nanoseconds and then turn to [`Self::malloc_search`].
+    /// Allocates on a stream with default options, if that needs neither a search nor a driver
+    /// call. For callers that count nanoseconds; on a miss they call [`Self::malloc_search`].
     #[inline]
     pub fn malloc_hit(&self, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         match self.interest.is_none() {
@@ -309,8 +309,8 @@ impl Context {
         }
     }
 
-    /// Like [`Self::malloc_hit`], on a device that is named. A created stream of another one is
-    /// unknown to this one's pool, so it is no hit.
+    /// Like [`Self::malloc_hit`], on a given device. Its pool does not know a created stream of
+    /// another device, so that is no hit.
     #[inline]
     pub fn malloc_hit_on(&self, device: DeviceId, size: u64, stream: StreamHandle) -> Option<NonZeroU64> {
         if !self.config.pool || !self.interest.is_none() {
@@ -331,8 +331,8 @@ impl Context {
         }
     }
 
-    /// Where there are several devices. In a frame of its own, which one device's hits do not pay
-    /// for.
+    /// The hit where there are several devices. It has its own frame, so that hits with one device
+    /// do not pay for it.
     #[inline(never)]
     fn malloc_hit_on_one_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         // Default streams exist on every device; a created one is known to the pool of its own.
@@ -377,13 +377,13 @@ impl Context {
         self.malloc_search(req)
     }
 
-    /// Like [`Self::malloc`], for a request that was no hit, or may be none.
+    /// Like [`Self::malloc`], for a request that was no hit or may not be one.
     pub fn malloc_search(&self, req: &Request) -> Result<u64> {
         self.malloc_search_or(req, || false)
     }
 
-    /// Like [`Self::malloc_search`]; where memory is short it calls `make_room`, and searches again
-    /// if that says so. Recordings and snapshots see one request.
+    /// Like [`Self::malloc_search`]. Where memory is short it calls `make_room`, and searches again
+    /// if that returns true. Recordings and snapshots see one request.
     pub fn malloc_search_or(&self, req: &Request, make_room: impl Fn() -> bool) -> Result<u64> {
         let search = || match self.search(req) {
             Err(e) if e.status == Status::OutOfMemory && make_room() => self.search(req),
@@ -446,7 +446,7 @@ impl Context {
         }
     }
 
-    /// Like [`Self::free_async`], or as [`Self::free`] when `stream` is `None`, for one that was no
+    /// Like [`Self::free_async`], or [`Self::free`] when `stream` is `None`, for a free that was no
     /// hit.
     pub fn free_anyhow(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         if ptr == 0 {
@@ -489,7 +489,7 @@ impl Context {
         })
     }
 
-    /// A resize as the request that it is: on the device and with the tag of the allocation.
+    /// The request that a resize amounts to, on the device and with the tag of the allocation.
     pub(super) fn as_request(&self, ptr: u64, size: u64, stream: StreamHandle) -> Request<'static> {
         let (device, tag) = self.info(ptr).map_or((None, 0), |i| (Some(i.device), i.tag));
         Request { size, stream, device, tag, ..Request::default() }
@@ -554,7 +554,7 @@ impl Context {
         self.trim_all(self.made_pool(dev).into_iter(), event)
     }
 
-    /// Trims some pools, down to the bytes that the event has.
+    /// Trims some pools down to the bytes in the event.
     fn trim_all<'a>(&self, mut pools: impl Iterator<Item = &'a Pool>, event: Event) -> Result<()> {
         let keep = event.bytes;
         self.timed(
@@ -605,8 +605,7 @@ impl Context {
         }
     }
 
-    /// Checks every invariant of every pool, of arenas and of what is kept of those that have
-    /// ended.
+    /// Checks every invariant of every pool, of arenas, and of what is kept of ended arenas.
     pub fn validate(&self) -> Result<()> {
         self.pools().try_for_each(Pool::validate)?;
         self.validate_accounts()?;
@@ -636,7 +635,7 @@ impl Context {
     }
 }
 
-/// A hit in a pool, in a scope or in none.
+/// A hit in a pool, with or without a scope.
 #[inline(always)]
 fn hit_in(pool: &Pool, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
     match scope {

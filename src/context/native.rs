@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The live allocations of a process without a pool. A lock around a map: this path is for
 /// comparison, not for speed.
 pub(super) struct Native {
-    /// Of each device, until another one is set.
+    /// The initial limit of each device.
     limit: Limit,
     state: Mutex<State>,
 }
@@ -28,7 +28,7 @@ struct State {
     last_id: u64,
     /// By device; only what is counted here is set.
     books: HashMap<DeviceId, PoolStats>,
-    /// Frees of what is not live.
+    /// Frees of memory that is not live.
     unknown_pointers: u64,
 }
 
@@ -38,7 +38,7 @@ impl State {
         self.books.entry(device).or_default()
     }
 
-    /// An allocation is no longer the device's.
+    /// Takes an allocation out of the device's counters.
     fn forget(&mut self, device: DeviceId, bytes: u64) {
         let books = self.books(device);
         books.requested -= bytes;
@@ -140,9 +140,9 @@ impl Native {
         self.lock().live.values().copied().collect()
     }
 
-    /// Changes a size by a copy in the order of a stream, which may be one of another device: then
-    /// the host waits for the new memory. Meanwhile the old memory is out of the table, so that no
-    /// other thread frees it during the copy.
+    /// Changes a size by a copy in the order of a stream. If that is of another device, the host
+    /// waits for the new memory. Meanwhile the old memory is out of the table, so that no other
+    /// thread frees it during the copy.
     pub(super) fn realloc(
         &self,
         driver: &dyn Driver,
@@ -216,7 +216,7 @@ impl Native {
         out
     }
 
-    /// A device's peak is what there is now.
+    /// Resets a device's peak to the present value.
     pub(super) fn reset_peak(&self, driver: &dyn Driver, device: DeviceId) -> Result<()> {
         let mut st = self.lock_for(driver, device)?;
         let books = st.books(device);

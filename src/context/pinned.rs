@@ -7,8 +7,7 @@ use crate::base::{Error, Result, Status};
 use crate::tier::HostMemory;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How many addresses are remembered after their free, so that a second free is told from a wrong
-/// pointer.
+/// How many freed addresses are remembered, to tell a second free from a wrong pointer.
 const REMEMBERED: usize = 1024;
 
 /// Live memory in one piece, by its address. Its lock is held for no other call.

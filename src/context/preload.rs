@@ -11,7 +11,7 @@ use std::ffi::OsString;
 /// How `cuMemFree` makes sure that the memory is no longer in use when it is handed out again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Free {
-    /// The host waits for all work of the context, as the driver does.
+    /// The host waits for all work of the context, as the driver's own free does.
     Sync,
     /// The memory waits, until the device has passed everything that was submitted before the free.
     Marker,

@@ -1,4 +1,5 @@
-//! All memory of a process at a moment, as JSON, and why a request failed, in sentences.
+//! The state of all memory of a process at one moment, as JSON, and the reason why a request
+//! failed, in sentences.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The version of the format.
 const VERSION: u32 = 1;
-/// How many of those that hold most a report names.
+/// How many of the largest holders a report names.
 const NAMED: usize = 5;
 
 /// Whether the process has written the snapshot of its first failure.
@@ -30,8 +31,8 @@ pub(super) struct Failure<'a> {
 }
 
 impl Failure<'_> {
-    /// What could not be given, and what the request was told: a limit, a reservation or a space
-    /// may have refused what would have fitted.
+    /// What could not be given, and the error that the request got: a limit, a reservation or a
+    /// space may have refused what would have fitted.
     fn sentences(&self, device: DeviceId) -> [String; 2] {
         let request = self.request;
         let tag = if request.tag == 0 { String::new() } else { format!(" with tag {}", request.tag) };
@@ -46,13 +47,13 @@ impl Failure<'_> {
 /// What a device's memory looks like to a request that did not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Free bytes in physical pieces of which nothing is live, with those of slabs without an
-    /// object: what a trim gives back, once the device is done with it.
+    /// Free bytes in physical pieces with nothing live in them, including slabs without an object.
+    /// A trim gives these back once the device is done with them.
     pub whole: u64,
-    /// Free bytes in physical pieces that something live lies in: nothing else can have them.
+    /// Free bytes in physical pieces that also hold something live, so they cannot be moved.
     pub stranded: u64,
-    /// Who holds those: address, and bytes that would come free with it, if everything else stayed.
-    /// The largest first.
+    /// The allocations that pin those pieces, largest first: address, and the bytes that would
+    /// become free if only it were freed.
     pub by: Vec<(u64, u64)>,
     /// Bytes of evictable allocations that are in the device.
     pub evictable: u64,
@@ -349,7 +350,7 @@ impl Context {
     }
 }
 
-/// As many as a report names.
+/// The first few, as many as a report names.
 fn first_few(texts: impl Iterator<Item = String>) -> String {
     texts.take(NAMED).collect::<Vec<_>>().join("; ")
 }
@@ -384,8 +385,8 @@ fn write(file: &Path, picture: &Value) -> Result<()> {
     })
 }
 
-/// A new file beside `file`, of this call alone: other threads and processes may write the same
-/// snapshot, as ranks do that run out of memory together.
+/// A new file beside `file` for this call alone. Other threads and processes may write the same
+/// snapshot at once, such as ranks that run out of memory together.
 fn partial(file: &Path) -> std::io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = file.as_os_str().to_owned();

@@ -33,7 +33,7 @@ impl Context {
         }
     }
 
-    /// Takes every reservation off a stream: it goes to another user.
+    /// Detaches every reservation from a stream, which goes to another user.
     pub fn detach_stream(&self, stream: StreamHandle) -> Result<()> {
         let Some(tiers) = self.tiers.get() else { return Ok(()) };
         for space in tiers.manager().spaces() {

@@ -1,9 +1,9 @@
 //! Which device a stream is of, and memory that is used on streams of another device.
 //!
-//! Default streams exist on every device, and one handle names them all. The rule: where a call
-//! names a device, the handle names that device's; everywhere else it names that of the calling
-//! thread's current device, whatever device the memory in the call is on. So a pointer alone
-//! decides nothing, and a stream named beside one need not be of its device.
+//! Every device has a default stream, and one handle names them all. In a call that names a device,
+//! the handle names that device's; elsewhere it names that of the calling thread's current device,
+//! whatever device the memory in the call is on. So a pointer alone decides nothing, and a stream
+//! passed with one need not be of its device.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use crate::driver::Driver;
 use crate::pool::Pool;
 
 impl Context {
-    /// The device that a stream is of which is named without one.
+    /// The device of a stream that is passed without a device.
     #[inline]
     pub(super) fn home_of(&self, stream: StreamHandle) -> Result<DeviceId> {
         match self.pools.len() {
@@ -23,8 +23,8 @@ impl Context {
         }
     }
 
-    /// A stream of the pool's device that comes after what has been submitted to `stream`, which
-    /// may be one of another device.
+    /// A stream of the pool's device that is ordered after what has been submitted to `stream`,
+    /// which may be of another device.
     #[inline]
     pub(super) fn stream_after(&self, pool: &Pool, stream: StreamHandle) -> Result<StreamHandle> {
         let stream = stream.canonical();
@@ -68,8 +68,8 @@ impl Context {
         }
     }
 
-    /// Waits until a stream has done what has been submitted to it; what was freed in its order is
-    /// everybody's then.
+    /// Waits until a stream has done everything submitted to it. Memory freed in its order is then
+    /// free for every stream.
     pub fn stream_sync(&self, stream: StreamHandle) -> Result<()> {
         let stream = stream.canonical();
         let dev = if stream.is_default() { self.home_of(stream)? } else { self.driver.stream_device(stream)? };
@@ -88,8 +88,8 @@ impl Context {
         }
     }
 
-    /// The allocation is also used on `stream`, which stays alive until it is freed: reuse waits
-    /// for that use too.
+    /// Announces that the allocation is also used on `stream`: reuse waits for that use too. The
+    /// stream must stay alive until the free.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
         let stream = stream.canonical();
         let dev = self.home_of(stream)?;

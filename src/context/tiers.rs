@@ -90,7 +90,7 @@ impl Tiers {
         self.gpu.iter().position(|s| Arc::ptr_eq(s, space)).map(|d| DeviceId(d as u32))
     }
 
-    /// From now on all that lives in the pool counts in its device's space.
+    /// Counts everything live in the pool in its device's space from now on.
     pub(super) fn count(&self, pool: &Pool) -> Result<()> {
         let space = self.gpu(pool.device())?.clone();
         pool.count_live(Arc::new(LiveCounter::new(self.manager.clone(), space)));
@@ -108,7 +108,7 @@ impl Tiers {
     }
 }
 
-/// An event for what has moved and was not named by a call, if events are wanted.
+/// Makes an event for a move that no call named, if events are wanted.
 fn saw_unasked(interest: &Interest, recorder: &Recorder, moved: &Unasked) {
     if !interest.in_events() || recorder.is_inside() {
         return;

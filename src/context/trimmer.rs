@@ -2,9 +2,9 @@
 //! The background trim: at every `GPUMEM_TRIM_INTERVAL`, free memory that has been unused for as
 //! long goes back.
 //!
-//! One thread for all pools of a context. It holds nothing while it waits: no lock, and the pools
-//! only weakly. It ends with its context; the process's context lasts, so there it goes with the
-//! process, and a forked child has none.
+//! One thread serves all pools of a context. While it waits it holds no lock, and only weak
+//! references to the pools. It ends with its context; the process's context lasts as long as the
+//! process. A forked child has no such thread.
 
 use super::config::Config;
 use crate::base::sync::OnceLock;
@@ -20,7 +20,7 @@ const NAME: &str = "gpumem-trim";
 /// A running background trim. Dropping it ends the thread at its next wait, and does not wait for
 /// that.
 pub(super) struct Trimmer {
-    /// Never sent on: the receiver learns that it is gone.
+    /// Never sent to: the receiver learns when it is dropped.
     _alive: Mutex<Sender<()>>,
 }
 

@@ -1,7 +1,7 @@
 //! What the process's calls tell the recorder.
 //!
-//! Off, an allocation pays nothing: it looks at one word for arenas, tiers and events; a free looks
-//! at whether it may be a hit.
+//! When off, it costs an allocation nothing: the allocation reads one word for arenas, tiers and
+//! events, and a free reads whether it may be a hit.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -47,15 +47,15 @@ impl Context {
         }
     }
 
-    /// The hit path is as before once no events are wanted.
+    /// Restores the hit path once no events are wanted.
     fn unwatch(&self) {
         if !self.recorder.is_on() && self.interest.stop_events() {
             self.quick_free.store(self.config.pool, Relaxed);
         }
     }
 
-    /// Starts what the configuration asks for; a file that cannot be written is said on stderr, and
-    /// nothing else changes.
+    /// Starts what the configuration asks for. A file that cannot be written is reported on stderr,
+    /// and nothing else changes.
     pub(super) fn start_observing(&self) {
         if self.config.nvtx {
             if let Err(e) = crate::driver::nvtx::start() {
@@ -98,8 +98,9 @@ impl Context {
         }
     }
 
-    /// Records to a file from now on, stacks up to `depth` frames too; what is live already is in
-    /// it first. The file: where there is one of that name, `.` and the process's number are added.
+    /// Records to a file from now on, with stacks of up to `depth` frames. The file begins with
+    /// what is live already. If the file exists, `.` and the process's number are added to its
+    /// name.
     pub fn record_start(&self, file: &Path, depth: Option<u32>) -> Result<PathBuf> {
         let mut options = self.record_options(Some(file));
         if let Some(depth) = depth {
@@ -124,7 +125,7 @@ impl Context {
             .ok_or_else(|| Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one"))
     }
 
-    /// Calls a function with each event; `None`: no more.
+    /// Calls a function with each event; `None` ends that.
     pub fn set_event_callback(&self, callback: Option<Callback>) {
         let some = callback.is_some();
         self.recorder.set_callback(callback);
@@ -139,8 +140,8 @@ impl Context {
         self.recorder.set_stack_source(source);
     }
 
-    /// Calls `f` with everything that is live, heap by heap: a heap's allocations are of one
-    /// moment. Allocations and frees made in `f` may or may not be seen. `f` says whether to go on.
+    /// Calls `f` with every live allocation, heap by heap, each heap as it was at one moment.
+    /// Allocations and frees made in `f` may or may not be seen. `f` says whether to go on.
     pub fn visit(&self, f: &mut dyn FnMut(&Alive, Option<u64>) -> bool) {
         let mut on = true;
         if !self.config.pool {
@@ -162,9 +163,9 @@ impl Context {
         }
     }
 
-    /// Like [`Self::visit`], with what the recording under way knows of each; `f` is called once
-    /// all have been seen. Reads the recording, so it takes as long as that does. `Invalid` when
-    /// nothing is recorded to a file.
+    /// Like [`Self::visit`], with what the recording under way knows of each. It collects all
+    /// allocations first and then calls `f`. It takes as long as reading the recording. `Invalid`
+    /// when nothing is recorded to a file.
     pub fn visit_with_past(&self, f: &mut dyn FnMut(&Alive, Option<u64>, &Past) -> bool) -> Result<()> {
         let start = self.recorder.now();
         let mut all = Vec::new();
@@ -313,7 +314,7 @@ impl Context {
         Ok(())
     }
 
-    /// A free that took effect, or will, at a time of the recorder's clock.
+    /// Records a free that takes effect at a time of the recorder's clock.
     pub(super) fn saw_free(&self, ptr: u64, stream: Option<StreamHandle>, began: u64) {
         if ptr == 0 || self.recorder.is_inside() {
             return;
@@ -322,7 +323,8 @@ impl Context {
         self.recorder.push(Event { address: ptr, stream, ..Event::new(Kind::Free, began) });
     }
 
-    /// The program has freed what another part of it frees here later.
+    /// Makes the event for memory that the program frees now and another part of it frees here
+    /// later.
     pub fn note_free(&self, ptr: u64, stream: Option<StreamHandle>) {
         if self.is_watched() {
             self.saw_free(ptr, stream, self.recorder.now());
@@ -375,7 +377,8 @@ impl Context {
         self.recorder.push(Event { arena: short(arena.id()), bytes: name.into(), other: parent.into(), ..event });
     }
 
-    /// An arena is about to free what is in it except for what is kept.
+    /// Runs the exit of an arena, which frees what is in it except `keep`, and makes its events if
+    /// they are wanted.
     pub(super) fn exit_watched<T>(
         &self,
         arena: &Arc<Arena>,
@@ -441,7 +444,7 @@ impl Context {
         }
     }
 
-    /// Runs something of the slow path, as an event with its time if they are watched.
+    /// Runs a step of the slow path, and makes an event with its duration if events are wanted.
     pub(super) fn timed<T>(&self, event: impl FnOnce(&T) -> Event, run: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.is_watched() {
             return run();
@@ -453,8 +456,7 @@ impl Context {
         Ok(done)
     }
 
-    /// Called once, as the process ends: what is recorded is written, and a snapshot if one is
-    /// wanted.
+    /// Called once as the process ends: writes what is recorded, and a snapshot if one is wanted.
     pub fn leave_observers(&self) {
         if self.left.swap(true, Relaxed) {
             return;

@@ -1,4 +1,4 @@
-//! What happened, in a few words of memory each.
+//! Events: what happened, in a few words of memory each.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &[Kind] = &[$(Kind::$name),*];
 
-            /// How texts call it.
+            /// Its name in texts.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$name => $text,)* }
             }
@@ -39,28 +39,28 @@ kinds! {
     /// A request failed for lack of memory: `bytes`, `stream`, `tag`, `arena`, `stack`; `other`:
     /// its number in the process.
     OutOfMemory = 4, "out of memory";
-    /// It was live when the recording began: as `Malloc`. The time is that of the recording's
-    /// begin.
+    /// An allocation was live when the recording began: fields as for `Malloc`. The time is that of
+    /// the recording's begin.
     Existing = 5, "existing";
-    /// An arena was opened: `arena`; `other`: the one around it, or 0; `bytes`: the number of its
+    /// An arena was opened: `arena`; `other`: the enclosing one, or 0; `bytes`: the number of its
     /// name among the strings.
     ArenaEnter = 6, "arena enter";
     /// An arena has ended, and all that was in it is free: `arena`; `bytes` of that; `other`:
     /// nanoseconds that it took.
     ArenaExit = 7, "arena exit";
-    /// An allocation went to another arena: `address`; `arena`: where it is now, or 0.
+    /// An allocation moved to another arena: `address`; `arena`: where it is now, or 0.
     Move = 8, "move";
     /// Free memory was given back to the device: `bytes` that were to stay; `other`: nanoseconds.
     Trim = 9, "trim";
     /// Evictable memory left the device: `address` or `tag`; `bytes` moved; `other`: nanoseconds.
     Evict = 10, "evict";
-    /// It came back: as `Evict`.
+    /// Evictable memory came back: fields as for `Evict`.
     Restore = 11, "restore";
     /// A capture of `stream` began.
     CaptureBegin = 12, "capture begin";
-    /// It ended.
+    /// A capture of `stream` ended.
     CaptureEnd = 13, "capture end";
-    /// Its memory is ordinary again.
+    /// The memory of a capture of `stream` became ordinary again.
     CaptureRelease = 14, "capture release";
     /// A request was met with new physical memory: `address`, `bytes` added; `other`: nanoseconds
     /// of the whole request.
@@ -68,8 +68,8 @@ kinds! {
     /// A request was met by mapping memory elsewhere: `address`, `bytes` mapped; `other`:
     /// nanoseconds of the whole request.
     Stitch = 16, "stitch";
-    /// Addresses were reserved: `address`, `bytes`; `other`: nanoseconds, here and in the
-    /// following.
+    /// Addresses were reserved: `address`, `bytes`. In this kind and those below, `other` is
+    /// nanoseconds.
     Reserve = 17, "reserve addresses";
     /// A reservation was given back: `address`, `bytes`.
     Unreserve = 18, "give addresses back";
@@ -86,7 +86,7 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether the slow path did it: what costs more than a lock.
+    /// Whether the slow path did it, which costs more than a lock.
     pub fn is_slow(self) -> bool {
         self >= Kind::Trim || self == Kind::OutOfMemory
     }

@@ -1,5 +1,5 @@
-//! The file of a recording: a head, then blocks that each stand alone. docs/spec/recording.md has
-//! it in prose.
+//! The file of a recording: a head, then blocks that can each be read alone. docs/spec/recording.md
+//! describes it.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -16,7 +16,7 @@ pub const HEAD: usize = 16;
 pub const BLOCK_MAGIC: [u8; 4] = *b"gmBK";
 /// Bytes of a block's head.
 pub const BLOCK_HEAD: usize = 32;
-/// The most bytes of a block's contents, packed or not: what says more is damaged.
+/// The most bytes of a block's contents, packed or not. A block that claims more is damaged.
 pub const MOST_BYTES: usize = 1 << 26;
 /// The most bytes that LZ4 makes of one.
 const MOST_GROWTH: usize = 255;
@@ -41,7 +41,7 @@ pub enum Holds {
 /// A block's head as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHead {
-    /// The number of what it holds; one that is not known is passed over.
+    /// The number of what it holds; blocks with an unknown one are skipped.
     pub holds: u8,
     /// Bytes of the packed contents, which follow the head.
     pub packed: usize,
@@ -49,7 +49,7 @@ pub struct BlockHead {
     pub bytes: usize,
     /// The operating system's number of the thread whose events they are.
     pub thread: u32,
-    /// How many there are.
+    /// How many entries there are.
     pub count: u32,
     checksum: u64,
 }
@@ -90,7 +90,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl BlockHead {
-    /// Reads one from the first bytes of `bytes`; `None` when they are none, or impossible.
+    /// Reads a head from the first bytes of `bytes`; `None` when they are not a head, or
+    /// impossible.
     pub fn read(bytes: &[u8]) -> Option<BlockHead> {
         if bytes.get(..4)? != BLOCK_MAGIC {
             return None;
@@ -152,7 +153,7 @@ fn unzigzag(from: u64, n: u64) -> u64 {
     from.wrapping_add((n >> 1) ^ (n & 1).wrapping_neg())
 }
 
-/// What one row of events differs from the one before in.
+/// The fields of the event before, against which an event's fields are stored as differences.
 #[derive(Clone, Copy)]
 struct Before {
     time: u64,
@@ -203,7 +204,7 @@ pub fn encode(events: &[Event]) -> Vec<u8> {
     out
 }
 
-/// The events of a block; `None` when it is damaged. One of a kind that is not known is left out.
+/// The events of a block; `None` when it is damaged. Events of an unknown kind are left out.
 pub fn decode(mut bytes: &[u8], count: u32) -> Option<Vec<Event>> {
     // A row takes four bytes at least, so a count that lies allocates no more than the file is
     // long.
@@ -324,7 +325,7 @@ mod tests {
             prop_assert_eq!(decode(&contents, head.count).unwrap(), events);
         }
 
-        /// No byte can change without being noticed, and no garbage does more than being refused.
+        /// Any changed byte is noticed, and garbage is refused.
         #[test]
         fn damage_is_noticed(events in proptest::collection::vec(event(), 1..40), at: usize, flip in 1..=255_u8) {
             let mut whole = block(Holds::Events, 7, events.len() as u32, &encode(&events));

@@ -1,4 +1,4 @@
-//! A recording followed from event to event: which allocations there were, from when to when.
+//! A recording followed event by event: which allocations there were, from when to when.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -6,10 +6,10 @@ use super::event::Kind;
 use super::recording::Recording;
 use std::collections::{BTreeSet, HashMap};
 
-/// The time of an end that did not come.
+/// The end time of an allocation that did not end.
 pub const NEVER: u64 = u64::MAX;
 
-/// One allocation. A resized one ends, and another begins at that moment.
+/// One allocation. A resize ends it and begins another at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Its first byte.
@@ -34,7 +34,7 @@ pub struct Life {
     pub thread: u32,
     /// The device's ordinal.
     pub device: u8,
-    /// It was there before the recording.
+    /// Whether it was live before the recording.
     pub existed: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Change {
     pub life: u32,
     /// Whether it begins or ends.
     pub begins: bool,
-    /// The thread on which.
+    /// The thread on which it happened.
     pub thread: u32,
 }
 
@@ -64,7 +64,7 @@ pub struct History {
     pub peak: u64,
     /// and when that was first.
     pub peak_at: u64,
-    /// Frees of what the recording does not know: allocated before it, or lost.
+    /// Frees of allocations that the recording does not know: made before it, or lost.
     pub unknown_frees: u64,
     /// Requests that failed.
     pub failures: u64,
@@ -82,7 +82,7 @@ impl History {
         h.history
     }
 
-    /// What was live at a moment: indices.
+    /// The indices of what was live at a moment.
     pub fn live_at(&self, time: u64) -> Vec<u32> {
         let alive = |l: &Life| l.from <= time && time < l.to;
         self.lives.iter().zip(0..).filter(|(l, _)| alive(l)).map(|(_, i)| i).collect()
@@ -180,7 +180,7 @@ impl Follower {
         }
     }
 
-    /// Ends what lives at an address; whether something did.
+    /// Ends the allocation at an address. Returns whether there was one.
     fn end(&mut self, address: u64, time: u64, stream: u64, thread: u32) -> bool {
         let Some(index) = self.live.remove(&address) else { return false };
         let Some(life) = self.history.lives.get_mut(index as usize) else { return false };

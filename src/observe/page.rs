@@ -1,5 +1,5 @@
-//! A page of counters that a process publishes in shared memory, ten times a second, for others to
-//! look at.
+//! A page of counters that a process publishes in shared memory ten times a second, for other
+//! processes to read.
 //!
 //! It is a small file in `/dev/shm`: a head with the length and a checksum, then JSON. A reader
 //! that meets a half-written page reads it again.
@@ -119,7 +119,8 @@ pub fn read(path: &Path) -> Result<String> {
     Err(Error::invalid(format!("{} is no page of counters", path.display())))
 }
 
-/// The text, if this moment's page is whole. The file may be longer, of an earlier page.
+/// The text, if the page is whole at this moment. The file may be longer, with the rest of an
+/// earlier page.
 fn once(file: &File) -> io::Result<Option<String>> {
     let [mut magic, mut len, mut sum] = [[0; 8]; 3];
     file.read_exact_at(&mut magic, 0)?;

@@ -1,7 +1,7 @@
-//! Where events are handed in.
+//! The recorder, which takes events.
 //!
-//! Off, it is one flag that the caller looks at. On, an event costs a look at the clock and a store
-//! into the thread's ring.
+//! When off, it costs the caller a look at one flag. When on, an event costs a look at the clock
+//! and a store into the thread's ring.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -26,34 +26,33 @@ use std::thread::Builder;
 /// Called with each event on the thread on which it happened. It must not panic, and gpumem's calls
 /// in it make no events.
 pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
-/// Says the calling thread's stack in its own words, one frame a line, the innermost first; for
-/// interpreters.
+/// Writes the calling thread's stack as an interpreter sees it, one frame a line, innermost first.
 pub type StackSource = Arc<dyn Fn(&mut String) + Send + Sync>;
 
 /// What to record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The file to write; where there is one already, `.` and the process's number are added.
-    /// `None`: none, and only the last events are kept.
+    /// The file to write. If it exists, `.` and the process's number are added to its name. `None`:
+    /// no file, and only the last events are kept.
     pub file: Option<PathBuf>,
-    /// The deepest stack that is taken where memory is asked for, frames; 0: none is.
+    /// The most frames of the stack taken at each request for memory; 0: none is taken.
     pub stack_depth: usize,
     /// How many events are kept for [`Recorder::last_events`].
     pub keep: usize,
     /// Facts for the file's head; an object.
     pub info: Value,
-    /// Nothing is said on stderr, not even that the file cannot be written further.
+    /// Prints nothing on stderr, not even when the file can no longer be written.
     pub quiet: bool,
 }
 
-/// What a recording came to.
+/// The totals of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The file, if there is one.
     pub file: Option<PathBuf>,
     /// Events in it.
     pub events: u64,
-    /// Events that happened and are not.
+    /// Events that happened but are not in the file.
     pub lost: u64,
 }
 
@@ -64,7 +63,7 @@ const CALLS: u32 = 2;
 
 /// Takes events.
 pub struct Recorder {
-    /// Who wants events: [`RECORDS`], [`CALLS`].
+    /// What wants events: [`RECORDS`], [`CALLS`].
     wanted: AtomicU32,
     /// The number of the session under way; 0: none.
     current: AtomicU64,
@@ -122,7 +121,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// The one that contexts of a process share which record to the same file.
+    /// The recorder shared by the contexts of a process that record to the same file.
     pub fn of_process() -> &'static Arc<Recorder> {
         static SHARED: OnceLock<Arc<Recorder>> = OnceLock::new();
         SHARED.get_or_init(Arc::default)
@@ -151,9 +150,10 @@ impl Recorder {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a recording; the file that is written. One with a file takes the place of one
-    /// without, and one without does nothing while another is under way, which keeps the last
-    /// events too. `Invalid` while one to a file is under way, or when the file cannot be made.
+    /// Begins a recording and returns the file that is written. A recording with a file replaces
+    /// one without. A recording without a file does nothing while another is under way, which keeps
+    /// the last events too. `Invalid` while a recording to a file is under way, or when the file
+    /// cannot be created.
     pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
         let _changing = lock(&self.changing);
         match self.running() {
@@ -262,8 +262,8 @@ impl Recorder {
         self.running().map(|r| r.began)
     }
 
-    /// What the recording under way has in its file by now, and when it is, nanoseconds since the
-    /// begin. `Invalid` when there is no such file.
+    /// The recording under way as its file has it by now, and the present time in nanoseconds since
+    /// its begin. `Invalid` when there is no such file.
     pub fn so_far(&self) -> Result<(Recording, u64)> {
         let running = self.running();
         let Some((session, file, began)) = running.and_then(|r| Some((r.session, r.file?, r.began))) else {
@@ -285,8 +285,8 @@ impl Recorder {
         last
     }
 
-    /// Calls a function with each event from now on, or with `None` no more. A call that is under
-    /// way may end after this returns.
+    /// Calls a function with each event from now on; `None` ends that. A call under way may still
+    /// be running when this returns.
     pub fn set_callback(&self, callback: Option<Callback>) {
         let some = callback.is_some();
         self.calls_out.fetch_or(some, Relaxed);
@@ -297,7 +297,7 @@ impl Recorder {
         };
     }
 
-    /// Takes stacks from a callback, not from the machine.
+    /// Takes stacks from a callback; with `None`, native ones.
     pub fn set_stack_source(&self, source: Option<StackSource>) {
         self.calls_out.fetch_or(source.is_some(), Relaxed);
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;
@@ -433,8 +433,8 @@ impl Drop for Recorder {
     }
 }
 
-/// Makes a file that was not there: where one of that name is, `.` and the process's number are
-/// added, and where that is there too, as of an earlier recording of the process, `.2`, `.3`, ....
+/// Creates a new file. If one of that name exists, `.` and the process's number are added; if that
+/// exists too, from an earlier recording of the process, `.2`, `.3`, ....
 fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = path.as_os_str().to_owned();

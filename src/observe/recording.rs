@@ -33,7 +33,7 @@ pub struct Recording {
     pub stacks: HashMap<u32, Vec<u32>>,
     /// Events that happened and are not in the file, as far as it knows.
     pub lost: u64,
-    /// Whether the recording was ended, and not cut off with its process.
+    /// Whether the recording was ended properly, not cut off with its process.
     pub complete: bool,
     /// Blocks that could not be read.
     pub damaged: u64,
@@ -41,8 +41,8 @@ pub struct Recording {
     pub cut_off: u64,
 }
 
-/// How many times its own length of a file is looked at in vain: every head in it may lie, and
-/// claim all that follows.
+/// How many times its own length a damaged file may be read in vain: every head in it may be wrong
+/// and claim all that follows.
 const PATIENCE: usize = 16;
 
 /// Whether a file that begins with these bytes is a recording.
@@ -91,8 +91,8 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Gives stacks that differ only inside of gpumem, which is left out of them, one number: the
-    /// lowest.
+    /// Gives one number, the lowest, to all stacks that differ only inside gpumem, whose frames are
+    /// left out.
     fn join_stacks(&mut self) {
         let mut numbers: Vec<u32> = self.stacks.keys().copied().collect();
         numbers.sort_unstable();
@@ -113,8 +113,8 @@ impl Recording {
         }
     }
 
-    /// Reads the block that `bytes` begin with; what follows it. `patience` is how many more bytes
-    /// may turn out not to be what a head says.
+    /// Reads the block that `bytes` begin with, and returns what follows it. `patience` is how many
+    /// more bytes may turn out not to be what a head says.
     fn block<'a>(&mut self, bytes: &'a [u8], patience: &mut usize) -> &'a [u8] {
         let Some(head) = BlockHead::read(bytes) else { return self.resume(bytes) };
         let Some(rest) = bytes.get(BLOCK_HEAD + head.packed..) else { return self.resume(bytes) };
@@ -159,7 +159,7 @@ impl Recording {
         Some(())
     }
 
-    /// Looks for the next block behind one that cannot be read.
+    /// Looks for the next block after one that cannot be read.
     fn resume<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let next = bytes.windows(BLOCK_MAGIC.len()).skip(1).position(|w| w == BLOCK_MAGIC);
         match next.and_then(|at| bytes.get(at + 1..)) {

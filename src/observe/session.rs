@@ -1,8 +1,8 @@
 //! One period of recording: what its threads and its writer share.
 //!
 //! Every thread has a ring of its own, which only it fills and only the writer empties. A thread
-//! whose ring is full waits for the writer; so nothing is lost unless the file cannot be written
-//! any more, or the writer is stuck for long.
+//! whose ring is full waits for the writer. So nothing is lost unless the file can no longer be
+//! written, or the writer is stuck for long.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -99,8 +99,8 @@ impl Session {
         }
     }
 
-    /// Has the writer take all that has been pushed before this call; waits for it, but not for
-    /// ever.
+    /// Makes the writer take everything pushed before this call, and waits for it for a limited
+    /// time.
     pub(super) fn flush(&self) {
         if process::forked() {
             return;
@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Ends the session and waits for the writer, but not for ever; whether it has ended.
+    /// Ends the session and waits for the writer for a limited time. Returns whether it has ended.
     pub(super) fn end(&self) -> bool {
         if process::forked() {
             return false;

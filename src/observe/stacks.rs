@@ -29,7 +29,7 @@ impl Raw {
         Raw::Addresses(addresses)
     }
 
-    /// Alike for stacks that are alike; of 128 bits, so that no two that differ meet in practice.
+    /// Equal for equal stacks. It has 128 bits, so different stacks do not collide in practice.
     fn key(&self) -> (u64, u64) {
         let hash = |seed| {
             let mut hash = twox_hash::XxHash3_64::with_seed(seed);

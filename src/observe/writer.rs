@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// How often it looks when nothing wakes it: the most that a killed process loses.
+/// How often the writer looks when nothing wakes it. A killed process loses at most this much time.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The thread's own state.
@@ -64,7 +64,8 @@ impl Writer {
         session.done.notify_all();
     }
 
-    /// Takes what there is; whether a ring was so full that it is worth looking again at once.
+    /// Takes what there is. Returns whether a ring was so full that it is worth looking again at
+    /// once.
     fn round(&mut self) -> bool {
         let mut taken: Vec<(u32, Vec<Event>)> = Vec::new();
         let mut busy = false;
@@ -106,8 +107,8 @@ impl Writer {
         last.drain(..surplus);
     }
 
-    /// Does something with the file, unless there is none or it failed before; whether that was
-    /// done.
+    /// Does something with the file, unless there is none or it failed before. Returns whether it
+    /// was done.
     fn write(&mut self, what: impl FnOnce(&mut Writer) -> io::Result<()>) -> bool {
         if self.file.is_none() || self.session.failed.load(Relaxed) {
             return false;
@@ -128,7 +129,7 @@ impl Writer {
         self.file.as_mut().map_or(Ok(()), |f| f.write_all(block))
     }
 
-    /// Events into the file, if there is one; what it does not take is lost.
+    /// Writes events to the file, if there is one. What the file does not take is lost.
     fn events(&mut self, thread: u32, events: &[Event]) {
         if self.file.is_none() {
             return;

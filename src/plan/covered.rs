@@ -1,4 +1,4 @@
-//! How many bytes reserved ranges cover, which may overlap: the verifier has its own way.
+//! How many bytes reserved ranges cover; they may overlap. The verifier has its own code for this.
 
 use super::problem::{Reserved, Step};
 

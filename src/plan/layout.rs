@@ -18,13 +18,13 @@ pub struct Slot {
 pub enum LayoutStatus {
     /// No smaller arena is possible.
     Optimal = 0,
-    /// Right, and perhaps not the smallest.
+    /// Valid, and perhaps not the smallest.
     Feasible = 1,
-    /// No layout fits the capacities: proved, by sums or by a search that came to its end.
+    /// No layout fits the capacities, which is proved by sums or by a search that was exhausted.
     Infeasible = 2,
-    /// None that fits the capacities was found with the effort, in the time or until cancelled;
-    /// there may be one. Not used when the lower bound is above all capacities together: that is
-    /// proved.
+    /// No layout that fits the capacities was found with the effort, in the time or until
+    /// cancelled; there may be one. Not used when the lower bound is above the sum of the
+    /// capacities, which proves that there is none.
     OutOfTime = 3,
 }
 
@@ -43,11 +43,11 @@ impl LayoutStatus {
 /// What one arena needs, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaUse {
-    /// The end of its highest buffer, guard included, or reserved range, whichever is higher. What
-    /// never occupies a byte does not count: buffers and ranges that are empty or live at no step.
-    /// 0 when nothing is in it.
+    /// The end of its highest buffer, guard included, or of its highest reserved range, whichever
+    /// is higher. Buffers and ranges that never occupy a byte do not count: those that are empty or
+    /// live at no step. 0 when nothing is in it.
     pub size: u64,
-    /// No layout of the buffers that are in it can be smaller: at most the bound of
+    /// No layout of the arena's buffers can be smaller. It is at most the bound of
     /// [`Layout::lower_bound`] for those buffers and this arena alone.
     pub lower_bound: u64,
 }
@@ -63,18 +63,18 @@ pub struct Layout {
     pub slots: Vec<Option<Slot>>,
     /// By arena.
     pub arenas: Vec<ArenaUse>,
-    /// Bytes of all arenas together. Without slots, of the smallest layout found that ignores the
-    /// capacities, or 0 if none was made.
+    /// Bytes of all arenas together. Without slots, those of the smallest layout found that ignores
+    /// the capacities, or 0 if none was made.
     pub size: u64,
-    /// No layout can be smaller, bytes. At least the largest sum of what is live at one step in all
-    /// arenas together: buffers with their guards, and the bytes that reserved ranges cover. At
-    /// most what else follows from sums: by arena, of the buffers that can be nowhere else, the
-    /// same sum, the highest end of a fixed buffer or reserved range, and without reuse all of them
-    /// side by side. Padding for alignment is not counted, nor what a search proved: `Optimal` says
-    /// that.
+    /// No layout can be smaller than this, bytes. It is at least the largest sum of what is live at
+    /// one step in all arenas together: buffers with their guards, and the bytes that reserved
+    /// ranges cover. It is at most what else follows from sums. For each arena, over the buffers
+    /// that can be nowhere else, these are the same sum, the highest end of a fixed buffer or
+    /// reserved range, and without reuse all of them side by side. It does not count padding for
+    /// alignment, nor what a search proved: `Optimal` says that.
     pub lower_bound: u64,
-    /// What the buffers that occupy bytes and are not left out would take side by side, guards
-    /// included and padding for alignment not, bytes.
+    /// What the buffers that occupy bytes and are not left out would take side by side, bytes, with
+    /// guards and without padding for alignment.
     pub total_unshared: u64,
     /// How good it is.
     pub status: LayoutStatus,
@@ -91,7 +91,7 @@ impl Layout {
         self.slots.get(id.index()).copied().flatten()
     }
 
-    /// How far the size is above the lower bound, as a share of the bound: 0 is optimal.
+    /// How far the size is above the lower bound, as a fraction of the bound: 0 is optimal.
     pub fn gap(&self) -> f64 {
         if self.size <= self.lower_bound {
             0.0

@@ -1,9 +1,10 @@
-//! The static planner: buffers with known sizes and live ranges, laid out in one arena that is as
-//! small as can be.
+//! The static planner: it lays buffers with known sizes and live ranges out in one arena that is as
+//! small as possible.
 //!
 //! The problem is offset assignment, also called dynamic storage allocation: buffers that are live
-//! at the same step must not share bytes, and the arena's size is to be minimal. It is NP-hard; the
-//! largest sum of sizes live at one step is a lower bound that real traces come very near to.
+//! at the same step must not share bytes, and the arena should be as small as possible. The problem
+//! is NP-hard; the largest sum of sizes live at one step is a lower bound that real traces come
+//! very close to.
 //!
 //! | file | holds |
 //! |---|---|
@@ -14,8 +15,8 @@
 //! | [`mod@verify`] | says whether a layout is right, sharing no code with the solver |
 //! | [`mod@report`], [`mod@svg`] | a layout as text, CSV and picture |
 //!
-//! Everything here is pure: no driver, no unsafe, no clock but the one that a time limit asks for,
-//! and the same problem with the same options gives the same layout on every machine.
+//! Everything here is pure: no driver, no unsafe, and no clock except for a time limit. Without a
+//! time limit, the same problem with the same options gives the same layout on every machine.
 //! `docs/spec/planner.md` is the specification.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -13,12 +13,12 @@ pub type Step = u64;
 /// special cases.
 pub const MAX_BUFFERS: usize = (u32::MAX - 16) as usize;
 
-/// Largest offset, size or sum of sizes accepted, bytes. Above it are addresses that no machine
-/// has, and below it no sum of two values can overflow.
+/// Largest offset, size or sum of sizes accepted, bytes. No machine has addresses above it, and
+/// below it no sum of two values can overflow.
 pub const MAX_BYTES: u64 = 1 << 62;
 
-/// Largest alignment accepted, bytes: more than any memory can have, and of buffers that ask for it
-/// two million add up to no more padding than [`MAX_BYTES`].
+/// Largest alignment accepted, bytes. It is more than any memory can have, and the padding of two
+/// million buffers with it adds up to no more than [`MAX_BYTES`].
 pub const MAX_ALIGNMENT: u64 = 1 << 40;
 
 /// A half-open range of steps.
@@ -36,7 +36,7 @@ impl Interval {
         Interval { lower, upper }
     }
 
-    /// Whether no step is in it.
+    /// Whether it contains no step.
     pub const fn is_empty(self) -> bool {
         self.lower >= self.upper
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Interval {
 pub struct BufferId(pub u32);
 
 impl BufferId {
-    /// As an index into what is kept per buffer.
+    /// The index into what is kept per buffer.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -74,7 +74,7 @@ impl fmt::Display for BufferId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Made and used up on the way.
+    /// Made and used up within the run.
     #[default]
     Temporary = 0,
     /// Given by the caller for each run.
@@ -128,8 +128,8 @@ pub enum Place {
 ///
 /// It occupies bytes `[offset, offset + size + guard)` of its arena at every step of `[lower,
 /// upper)` that is in none of `gaps`. A buffer of no bytes, or live at no step, occupies nothing,
-/// its guard included: it gets an offset that is aligned and otherwise says nothing, and shares it
-/// with whatever is there.
+/// not even its guard. It gets an aligned offset without further meaning, which others may have
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Bytes, without the guard.
@@ -138,12 +138,12 @@ pub struct Buffer {
     pub lower: Step,
     /// First step after its last use.
     pub upper: Step,
-    /// Steps in between at which it holds nothing: in order, apart, inside `[lower, upper)`. Its
-    /// contents do not survive a gap, its offset does.
+    /// Ranges of steps at which it holds nothing: in order, not touching, inside `[lower, upper)`.
+    /// Its contents do not survive a gap; its offset does.
     pub gaps: Vec<Interval>,
     /// Its offset is a multiple of this power of two.
     pub alignment: u64,
-    /// Bytes behind it that nothing else may use while it is live.
+    /// Bytes after it that nothing else may use while it is live.
     pub guard: u64,
     /// Where it may go.
     pub place: Place,
@@ -316,7 +316,7 @@ impl Problem {
         Ok(BufferId(id as u32))
     }
 
-    /// Gives another size to a buffer that is there: see [`super::replan`].
+    /// Changes the size of a buffer: see [`super::replan`].
     pub fn resize(&mut self, id: BufferId, size: u64) -> Result<()> {
         let arenas = self.arenas.len();
         let count = self.buffers.len();
@@ -382,14 +382,14 @@ impl Problem {
         self.left_out = kinds;
     }
 
-    /// Whether buffers that are not live together may share bytes (the default). Without, each has
-    /// bytes of its own: for finding out whether a wrong result comes from sharing.
+    /// Sets whether buffers that are not live together may share bytes (the default). If not, each
+    /// has bytes of its own, which helps to find out whether a wrong result comes from sharing.
     pub fn set_reuse(&mut self, reuse: bool) {
         self.reuse = reuse;
     }
 
-    /// Makes every offset a multiple of `unit` bytes, which need not be a power of two: the size of
-    /// the elements of all buffers, so that offsets can count elements. 1 for none.
+    /// Makes every offset a multiple of `unit` bytes, which need not be a power of two. Set it to
+    /// the size of the buffers' elements for offsets that can count elements; 1 means no unit.
     pub fn set_unit(&mut self, unit: u64) -> Result<()> {
         if unit == 0 || unit > MAX_BYTES {
             return Err(Error::invalid(format!("unit {unit} must be from 1 to 2^62 bytes")));

@@ -8,11 +8,12 @@ use super::problem::{Buffer, BufferId, Interval, Place, Problem, Reserved, Step}
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// The first step at which most bytes are live, and the buffers live there, in order of adding.
+/// Returns the first step at which most bytes are live, and the buffers live there, in order of
+/// adding.
 ///
 /// Guards count, and the bytes that reserved ranges cover; kinds left out and steps in gaps do not.
-/// Without reuse every buffer keeps its bytes from the first step of any to the last. `(0, [])`
-/// when nothing occupies anything.
+/// Without reuse every buffer keeps its bytes from the first step of any buffer to the last. `(0,
+/// [])` when nothing occupies any bytes.
 pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
     let (step, bytes) = peak(problem);
     if bytes == 0 {
@@ -24,13 +25,13 @@ pub fn critical(problem: &Problem) -> (Step, Vec<BufferId>) {
     (step, placed(problem).filter(|(_, b)| live(b)).map(|(id, _)| id).collect())
 }
 
-/// The bytes live at [`critical`]'s step, those that reserved ranges cover included. Arenas need
-/// this together, at least; more than 2^64 counts as that.
+/// The bytes live at [`critical`]'s step, those that reserved ranges cover included. All arenas
+/// together need at least this much. Saturates at `u64::MAX`.
 pub fn peak_bytes(problem: &Problem) -> u64 {
     u64::try_from(peak(problem).1).unwrap_or(u64::MAX)
 }
 
-/// The first step at which most bytes are live, and how many; `(0, 0)` when nothing ever is.
+/// The first step at which most bytes are live, and how many; `(0, 0)` when nothing ever is live.
 fn peak(problem: &Problem) -> (Step, u128) {
     let mut peak = (0, 0);
     for (step, bytes) in live_curve(problem) {
@@ -197,9 +198,9 @@ fn name_field(name: Option<&str>) -> String {
 /// are in a column `name`. `gaps` are half-open, `lower-upper`, separated by blanks. A buffer
 /// without a slot has an empty offset; one of a kind left out has `-` for its arena.
 ///
-/// `gpumem plan` reads it: as the same layout where there is one, since offsets are taken as fixed,
-/// and as the same buffers to lay out where there is none. Capacities, reserved ranges, the unit
-/// and kinds are not in it.
+/// `gpumem plan` reads it. With a layout it reads the same layout, because it takes offsets as
+/// fixed; without one, the same buffers to lay out. Capacities, reserved ranges, the unit and kinds
+/// are not in it.
 pub fn csv(problem: &Problem, layout: &Layout) -> String {
     let buffers = problem.buffers();
     let mut names = HashSet::new();

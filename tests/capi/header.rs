@@ -35,13 +35,13 @@ const PARTS: [Part; 15] = [
     },
     Part {
         name: "settings",
-        about: "starting with settings of the program's own",
+        about: "starting gpumem with the program's own settings",
         needs: &[],
         sections: &["settings/context_options settings/init"],
     },
     Part {
         name: "device",
-        about: "devices, streams, copies: where there is no CUDA runtime to ask",
+        about: "devices, streams, copies, for programs without a CUDA runtime",
         needs: &[],
         sections: &["device/devices", "device/stream", "device/stream_pool", "device/memory"],
     },
@@ -49,7 +49,7 @@ const PARTS: [Part; 15] = [
     Part { name: "record", about: "recordings, snapshots, events", needs: &[], sections: &["observe/record"] },
     Part {
         name: "arena",
-        about: "allocations that end together, and the finder of late uses",
+        about: "allocations that end together, and finding late uses",
         needs: &[],
         sections: &["arena/scope", "arena/check"],
     },
@@ -74,7 +74,7 @@ const PARTS: [Part; 15] = [
         needs: &["alloc"],
         sections: &["plan/buffers", "plan/graph", "plan/solve", "plan/report", "plan/memory"],
     },
-    Part { name: "torch", about: "what PyTorch calls", needs: &[], sections: &["torch"] },
+    Part { name: "torch", about: "the functions that PyTorch calls", needs: &[], sections: &["torch"] },
     Part {
         name: "sim",
         about: "graphs without a CUDA runtime, for tests; gpumem.h does not include it",

@@ -3,18 +3,18 @@ import Gpumem.Buffer
 /-!
 Arenas: allocations that end together.
 
-An arena is current on a thread. What that thread allocates is in it; tasks run on other threads and
-are not, unless they attach (`Arena.run`).
+An arena is current on a thread, and what that thread allocates is in it. Tasks run on other
+threads, so their allocations are not in it unless they attach (`Arena.run`).
 -/
 namespace Gpumem
 
-/-- A handle to an arena. It is stale once the arena has ended, and then refused. -/
+/-- A handle to an arena. It becomes stale when the arena ends; a stale handle is refused. -/
 structure Arena where
   handle : UInt64
 
-/-- What the end of an arena did: counts of allocations, bytes as asked for. `unknown`, `duplicate`
-and `foreign` count entries of the keep list that changed nothing; `depth` is how many arenas were
-around it. -/
+/-- What the end of an arena did: counts of allocations, and bytes as asked for. `unknown`,
+`duplicate` and `foreign` count entries of the keep list that changed nothing. `depth` is how many
+arenas enclosed it. -/
 structure ArenaReport where
   depth : UInt64
   freed : UInt64
@@ -26,7 +26,7 @@ structure ArenaReport where
   foreign : UInt64
   nanoseconds : UInt64
 
-/-- What has happened in an open arena so far: counts of allocations, bytes as asked for. -/
+/-- What has happened in an open arena so far: counts of allocations, and bytes as asked for. -/
 structure ArenaStats where
   name : String
   depth : UInt64
@@ -61,28 +61,28 @@ def enter (name : String := "") : IO Arena := do
   let handle ← Raw.arenaEnter name
   return ⟨handle⟩
 
-/-- Ends an arena: frees what was allocated in it, no matter who still holds it, except for `keep`
-and the buffers that contain one of `addresses`. These move to the arena around it, or become
-ordinary where there is none. Refused, and the arena is open as before, when it is not the thread's
-current one, or another thread is attached. -/
+/-- Ends an arena: frees everything allocated in it, even if something still refers to it, except
+`keep` and the buffers that contain one of `addresses`. These move to the enclosing arena, or become
+ordinary where there is none. Fails, and leaves the arena open, when it is not the thread's current
+one or another thread is attached. -/
 def exit (a : Arena) (keep : Array Buffer := #[]) (addresses : Array UInt64 := #[]) : IO ArenaReport := do
   let values ← Raw.arenaExit a.handle keep addresses
   return reportOf values
 
-/-- Ends an arena and all that are open inside it, keeping nothing. The report is on all of them. -/
+/-- Ends an arena and all open arenas inside it, keeping nothing. The report covers all of them. -/
 def abort (a : Arena) : IO ArenaReport := do
   let values ← Raw.arenaAbort a.handle
   return reportOf values
 
-/-- Makes an open arena the thread's current one, over the one that is. Until `detach` no other
+/-- Makes an open arena the thread's current one, on top of the present one. Until `detach` no other
 thread can end it. -/
 def attach (a : Arena) : IO Unit := Raw.arenaAttach a.handle
 
-/-- Takes the thread's current arena back; it stays open. -/
+/-- Detaches the thread from its current arena, which stays open. -/
 def detach (a : Arena) : IO Unit := Raw.arenaDetach a.handle
 
-/-- Runs `body` with the arena attached to this thread: how a task takes part in the arena of the
-task that started it. -/
+/-- Runs `body` with the arena attached to this thread. This is how a task takes part in the arena
+of the task that started it. -/
 def run {α : Type} (a : Arena) (body : IO α) : IO α := do
   a.attach
   try body finally a.detach
@@ -100,16 +100,16 @@ def stats (a : Arena) : IO ArenaStats := do
 
 end Arena
 
-/-- The arena a buffer is in. -/
+/-- The arena that a buffer is in. -/
 def Buffer.arena (b : Buffer) : IO (Option Arena) := do
   let handle ← Raw.bufferArena b
   return if handle == 0 then none else some ⟨handle⟩
 
-/-- Runs `body` in a new arena and ends it: everything that this thread allocated meanwhile is free,
-no matter who still holds it, except for `keep` of the result.
+/-- Runs `body` in a new arena and ends it: everything that this thread allocated meanwhile is
+freed, even if something still refers to it, except `keep` of the result.
 
-An exception keeps nothing, ends arenas inside too, and goes on. A buffer that was not kept stays as
-an object: `isLive` is false, its uses are errors, and its finalizer does nothing. -/
+An exception keeps nothing, ends nested arenas too, and propagates. A buffer that was not kept
+remains as an object: `isLive` is false, using it is an error, and its finalizer does nothing. -/
 def withArena {α : Type} (keep : α → Array Buffer) (body : IO α) (name : String := "") : IO α := do
   let arena ← Arena.enter name
   let result ← try

@@ -1,8 +1,8 @@
 /-!
-What `c/gpumem_lean.c` offers, as it is: handles are numbers, structures arrays of numbers. The
-other modules make the API of it.
+The functions of `c/gpumem_lean.c` as they are: handles are numbers, and structures are arrays of
+numbers. The other modules build the API on them.
 
-Everything is in `IO`, also what only reads: Lean may evaluate a pure function early, late, once for
+Everything is in `IO`, even what only reads: Lean may evaluate a pure function early, late, once for
 two calls, or never.
 -/
 namespace Gpumem.Raw

@@ -1,7 +1,7 @@
 import Gpumem.Buffer
 
 /-!
-Capacity that is promised.
+Reservations: promises of capacity.
 -/
 namespace Gpumem
 
@@ -9,8 +9,9 @@ namespace Gpumem
 structure Reservation where
   handle : UInt64
 
-/-- Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of
-it, `peak` the most that was used. `number` is one that no other reservation has had. -/
+/-- Facts about a reservation, in bytes. `promised` is its size, `drawn` the part that live
+allocations use, `used` that and what a policy took from outside, `peak` the most that was used.
+`number` is unique within the process. -/
 structure ReservationInfo where
   number : UInt64
   promised : UInt64
@@ -20,18 +21,18 @@ structure ReservationInfo where
 
 namespace Reservation
 
-/-- Promises `bytes` of the current device, or waits for them for `timeoutMs` milliseconds at most,
-in turn. Fails with `GPUMEM_ERROR_TIMED_OUT`, or with `GPUMEM_ERROR_OUT_OF_MEMORY` where there can
-never be as much or `timeoutMs` is 0. -/
+/-- Reserves `bytes` of the current device, or waits its turn for them for at most `timeoutMs`
+milliseconds. Fails with `GPUMEM_ERROR_TIMED_OUT`, or with `GPUMEM_ERROR_OUT_OF_MEMORY` if
+`timeoutMs` is 0 or there can never be that much. -/
 def reserve (bytes : UInt64) (timeoutMs : UInt64 := 0) : IO Reservation := do
   let handle ← Raw.reserve bytes timeoutMs
   return ⟨handle⟩
 
-/-- Ends a reservation. What is drawn of it stays; the result is how many bytes that are. -/
+/-- Ends a reservation. Memory drawn from it stays; the result is how many bytes that is. -/
 def release (r : Reservation) : IO UInt64 := Raw.reservationRelease r.handle
 
-/-- Runs `body` with the reservation attached to this thread: what it allocates draws from it. For
-tasks; `withReservation` does it for its own thread. -/
+/-- Runs `body` with the reservation attached to this thread, so that its allocations draw from the
+reservation. For tasks; `withReservation` does it for its own thread. -/
 def run {α : Type} (r : Reservation) (body : IO α) : IO α := do
   Raw.reservationAttach r.handle
   try body finally Raw.reservationDetach r.handle
@@ -42,9 +43,9 @@ def info (r : Reservation) : IO ReservationInfo := do
 
 end Reservation
 
-/-- Runs `body` with `bytes` promised: what this thread allocates meanwhile draws from them, and an
-allocation that does not fit is refused. The promise ends with `body`, after an exception too, or
-earlier by a `release` in it; what is live by then stays. -/
+/-- Runs `body` with `bytes` reserved. This thread's allocations draw from them meanwhile, and one
+that does not fit is refused. The reservation ends with `body`, even after an exception, or earlier
+by a `release` in it. Live allocations stay. -/
 def withReservation {α : Type} (bytes : UInt64) (body : Reservation → IO α) (timeoutMs : UInt64 := 0) : IO α := do
   let r ← Reservation.reserve bytes timeoutMs
   try

@@ -1,12 +1,13 @@
 import Gpumem.Buffer
 
 /-!
-Counters of a device, and what gives memory back.
+A device's counters and limit, and giving memory back.
 -/
 namespace Gpumem
 
-/-- One device's counters, a moment's picture. Bytes, but for counts: from `allocations` (live ones)
-on. `lateFrees` are finalizers that came after the end of their buffer. -/
+/-- A snapshot of one device's counters. The fields before `allocations` (the live ones) are in
+bytes; it and those after it are counts. `lateFrees` counts finalizers that ran after the end of
+their buffer. -/
 structure Stats where
   reserved : UInt64
   mapped : UInt64
@@ -42,11 +43,11 @@ def stats : IO Stats := do
            extents := at_ 12, moved := at_ 13, stitches := at_ 14, growths := at_ 15, doubleFrees := at_ 16,
            unknownPointers := at_ 17, lateFrees := at_ 18, outOfMemory := at_ 19 }
 
-/-- Gives free physical memory back to the devices, until no more than `keepBytes` stay mapped on
-each. Live memory stays. -/
+/-- Gives free physical memory back to the devices until at most `keepBytes` stay mapped on each.
+Live memory stays. -/
 def trim (keepBytes : USize := 0) : IO Unit := Raw.trim keepBytes
 
-/-- Sets the most bytes that gpumem may map on the current device; 0 means what the device has. -/
+/-- Sets the most bytes that gpumem may map on the current device; 0 means all that it has. -/
 def setLimit (bytes : USize) : IO Unit := do
   let device ← Raw.device
   Raw.limit device bytes

@@ -39,20 +39,21 @@ const MOST_OPS: u64 = 1 << 31;
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// One JSON object on stdout instead of tables.
+    /// Prints one JSON object on stdout instead of tables.
     #[arg(long)]
     json: bool,
     /// Also draws the first figure of each case as bars, to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Allocations per case, in place of each workload's own number.
+    /// Allocations per case, instead of each workload's own number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_OPS))]
     ops: Option<u64>,
     /// Passes over each trace of `replay`.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// hot, live, random, threads, threads_one_stream, cross_stream, growing, checkerboard, arena,
-    /// cold; or replay followed by the files to replay, as the last. Without any: all but replay.
+    /// What to measure: hot, live, random, threads, threads_one_stream, cross_stream, growing,
+    /// checkerboard, arena, cold; or, as the last, replay followed by the files to replay. The
+    /// default is all but replay.
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
 }

@@ -38,32 +38,32 @@ pub struct Args {
     /// The buffers: FILE.csv or FILE.csv.gz; - reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Most bytes of the arena, of each if there are several: a number, or one with K, M, G or T
-    /// (powers of 1024).
+    /// The most bytes of the arena, or of each if there are several: a number, optionally with K,
+    /// M, G or T (powers of 1024).
     #[arg(long, value_name = "N", value_parser = capacity)]
     capacity: Option<u64>,
-    /// Seconds to search, beyond what is searched without. The result may then differ from run to
-    /// run.
+    /// Seconds to search, instead of a fixed number of steps. The result may then differ from run
+    /// to run.
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "fast")]
     time_limit: Option<Duration>,
     /// Threads to search with.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// One quick greedy layout instead of a search.
+    /// Makes one quick greedy layout instead of searching.
     #[arg(long)]
     fast: bool,
-    /// Write the input with a column offset, also in place of the input; - writes to standard
-    /// output.
+    /// Writes the input with an added column offset. F.csv may be the input file; - writes to
+    /// standard output.
     #[arg(long, value_name = "F.csv")]
     out: Option<PathBuf>,
-    /// Draw the layout: steps to the right, bytes up; - writes to standard output.
+    /// Draws the layout: steps to the right, bytes up; - writes to standard output.
     #[arg(long, value_name = "F.svg")]
     svg: Option<PathBuf>,
-    /// One JSON object on stdout instead of a table.
+    /// Prints one JSON object on stdout instead of a table.
     #[arg(long, conflicts_with = "report")]
     json: bool,
-    /// Every buffer with its offset, sorted by that, on stdout instead of a table: lines of columns
-    /// separated by tabs.
+    /// Prints every buffer with its offset on stdout instead of a table, sorted by offset: lines of
+    /// columns separated by tabs.
     #[arg(long)]
     report: bool,
 }

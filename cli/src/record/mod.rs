@@ -28,7 +28,7 @@ enum Command {
         /// The format.
         #[arg(long, value_enum)]
         to: Format,
-        /// Where to; left out: stdout.
+        /// The file to write; stdout by default.
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
         /// The recording.

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 /// Command line of `view`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Serves the page on this port of this machine until Ctrl-C; 0 takes one that is free.
+    /// Serves the page on this local port until Ctrl-C; 0 takes a free one.
     #[arg(long, value_name = "N", conflicts_with = "out")]
     port: Option<u16>,
-    /// Writes the page to a file. Without this and --port: FILE.html, beside the file.
+    /// Writes the page to this file. Without this and --port it is FILE.html, beside the input.
     #[arg(long, short, value_name = "PAGE")]
     out: Option<PathBuf>,
     /// The recording or the snapshot.

@@ -1,8 +1,8 @@
 //! Sharing with other processes
 //!
 //! Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file
-//! descriptor, sent over a Unix socket or inherited. Both processes then see the same memory, and
-//! must order their work themselves.
+//! descriptor, sent over a Unix socket or inherited. Both processes then see the same memory and
+//! must order their own work on it.
 
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;
@@ -35,12 +35,12 @@ pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -
 
 /// Maps memory that gpumem_export_fd exported, in this or another process.
 ///
-/// fd stays the caller's and may be closed afterwards. bytes is what the exporter asked for; it
-/// must have the same GPUMEM_PAGE_SIZE. What is imported counts as mapped here and there, and takes
-/// nothing from the device. out receives the memory on the given device. The caller owns it and
-/// frees it like any other; the other processes keep theirs.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is no descriptor, bytes is 0 or not the
-/// export's, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
+/// fd stays the caller's and may be closed afterwards. bytes is the size that the exporter asked
+/// for. Both processes must have the same GPUMEM_PAGE_SIZE. Imported memory counts as mapped in
+/// both, and takes nothing more from the device. out receives the memory on the given device. The
+/// caller owns it and frees it like any other; the other processes keep theirs.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is not a descriptor, bytes is 0 or not the
+/// exported size, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
 /// (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_import_fd(

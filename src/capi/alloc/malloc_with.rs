@@ -1,6 +1,6 @@
 //! Allocating with options, and facts about allocations
 //!
-//! What the functions of core.h do with defaults.
+//! These functions take as options what the functions of core.h leave at its default.
 
 use crate::base::{Error, Result};
 use crate::capi::arena::scope;
@@ -15,19 +15,19 @@ use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
 use std::ffi::{c_int, c_void};
 
-/// One physical handle, never remapped: for NCCL registration, RDMA and other users of physical
-/// memory.
+/// Uses one physical handle and never remaps it: for NCCL registration, RDMA and other users of
+/// physical memory.
 pub const GPUMEM_MALLOC_SINGLE_HANDLE: u32 = 1;
-/// A single handle that gpumem_export_fd can share with another process.
+/// Uses a single handle that gpumem_export_fd can share with another process.
 pub const GPUMEM_MALLOC_EXPORTABLE: u32 = 2;
-/// Addresses after the allocation are unmapped, so that overruns fault: with
-/// GPUMEM_MALLOC_EXPORTABLE those after its last page, else from its end on, as nearly as the
+/// Leaves the addresses after the allocation unmapped, so that overruns fault. With
+/// GPUMEM_MALLOC_EXPORTABLE they start after its last page, otherwise at its end, as closely as the
 /// alignment allows. For debugging; costs memory.
 pub const GPUMEM_MALLOC_GUARD: u32 = 4;
-/// Can leave the device and come back at the same addresses: see gpumem_evict. Takes whole pages;
-/// belongs to no arena.
+/// The memory can leave the device and come back at the same addresses: see gpumem_evict. It takes
+/// whole pages and belongs to no arena.
 pub const GPUMEM_MALLOC_EVICTABLE: u32 = 8;
-/// The device field counts. Without it the allocation lives on the device its stream belongs to.
+/// Uses the device field. Without this flag the allocation lives on its stream's device.
 pub const GPUMEM_MALLOC_ON_DEVICE: u32 = 65536;
 
 const _: () = {
@@ -47,24 +47,24 @@ pub struct gpumem_malloc_options {
     pub size: u32,
     /// GPUMEM_MALLOC_*, or-ed together.
     pub flags: u32,
-    /// How much, bytes. 0 gives a unique pointer that must be freed.
+    /// Size in bytes. 0 gives a unique pointer that must be freed.
     pub bytes: usize,
-    /// A power of two up to 2^30, bytes; 0 means 256, and less than 256 gives 256.
+    /// Alignment in bytes, a power of two up to 2^30. 0 means 256; less than 256 gives 256.
     pub alignment: usize,
     /// The stream whose order the memory follows. With GPUMEM_MALLOC_ON_DEVICE it is a stream of
     /// that device, and NULL is that device's legacy default stream.
     pub stream: gpumem_stream,
-    /// A number of the caller's, shown in dumps and by gpumem_pointer_info_get.
+    /// A number of the caller's choice, shown in dumps and by gpumem_pointer_info_get.
     pub tag: u64,
-    /// The arena it belongs to, which the calling thread need not be attached to; NULL means the
-    /// thread's current one, if it has one.
+    /// The arena that the memory belongs to. The calling thread need not be attached to it. NULL
+    /// means the thread's current arena, if it has one.
     pub arena: gpumem_arena,
     /// The device, with GPUMEM_MALLOC_ON_DEVICE; must be 0 without it.
     pub device: i32,
     /// Must be 0.
     pub reserved: u32,
-    /// The reservation that it draws from, of the device's space; NULL means the one attached to
-    /// the stream or to the thread, if there is one.
+    /// The reservation to draw from, in the device's space. NULL means the one attached to the
+    /// stream or to the thread, if there is one.
     pub reservation: gpumem_reservation,
 }
 
@@ -77,7 +77,7 @@ extensible!(gpumem_malloc_options, 56, 4 * 4 + 6 * 8);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_pointer_info {
-    /// sizeof(gpumem_pointer_info), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_pointer_info), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// GPUMEM_MALLOC_* it was made with.
     pub flags: u32,
@@ -106,11 +106,11 @@ extensible!(gpumem_pointer_info, 64, 4 * 4 + 6 * 8);
 /// Allocates with options.
 ///
 /// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
-/// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is no
+/// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is not a
 /// power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
-/// has been exited, or options that are not well formed; GPUMEM_ERROR_UNSUPPORTED where the device
-/// cannot do what a flag asks, and with GPUMEM_POOL=off for a flag that asks for memory of another
-/// kind and for an alignment that the driver has not given.
+/// has been exited, or malformed options; GPUMEM_ERROR_UNSUPPORTED where the device cannot do what
+/// a flag asks. With GPUMEM_POOL=off GPUMEM_ERROR_UNSUPPORTED also for a flag that asks for memory
+/// of another kind, and for an alignment that the driver's memory does not have.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_with(
     opts: *const gpumem_malloc_options,
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn gpumem_malloc_with(
 
 /// Sets the most bytes that gpumem may map on a device.
 ///
-/// When more is mapped now, free memory goes back to the device and live memory stays; that can
-/// invalidate the capture of a stream, as gpumem_trim can. 0 means what the device has. With
+/// When more is mapped now, free memory goes back to the device and live memory stays. Like
+/// gpumem_trim, that can invalidate the capture of a stream. 0 means all that the device has. With
 /// GPUMEM_POOL=off the limit applies to what is live.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -158,7 +158,7 @@ pub extern "C" fn gpumem_device_trim(device: c_int, keep_bytes: usize) -> gpumem
     })
 }
 
-/// The number of an allocation. Addresses are reused; numbers never are in one process.
+/// Gets the number of an allocation. Addresses are reused; numbers never are within a process.
 ///
 /// ptr is the start of a live allocation. out receives a number that is not 0.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER,
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut 
     })
 }
 
-/// Facts about the live allocation that contains ptr, which may point into the middle of it.
+/// Gets facts about the live allocation that contains ptr, which may be an interior pointer.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the
 /// size impossible, GPUMEM_ERROR_UNKNOWN_POINTER.

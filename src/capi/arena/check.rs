@@ -4,12 +4,12 @@
 //! GPUMEM_ARENA_DEBUG, or the field arena_debug of gpumem_context_options, turns on the search for
 //! late uses:
 //!
-//!    check     Arenas remember what they free, and gpumem_check says whether a pointer is into
+//!    check     Arenas remember what they free, and gpumem_check says whether a pointer points into
 //!              that. A runtime calls it where its operations take their operands.
 //!    abort     The first late use found ends the process by SIGABRT, after a line on stderr.
 //!    poison    Freed memory is filled with 0xff, NaN in every floating-point format, and kept for
-//!              a while (GPUMEM_ARENA_QUARANTINE). Late writes are found when it is handed out
-//!              again, and by gpumem_arena_verify.
+//!              a while (GPUMEM_ARENA_QUARANTINE). Late writes are found when the memory is handed
+//!              out again, and by gpumem_arena_verify.
 //!    unmap     Each allocation gets physical memory of its own, which is unmapped when the arena
 //!              ends; its addresses are kept for a while. Any late use faults, a kernel's too.
 //!
@@ -38,7 +38,7 @@ use std::ffi::{c_char, c_void, CStr};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_arena_debug_stats {
-    /// sizeof(gpumem_arena_debug_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_arena_debug_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// GPUMEM_ARENA_DEBUG_* in force.
     pub mode: u32,
@@ -51,7 +51,7 @@ pub struct gpumem_arena_debug_stats {
     pub stale_writes: u64,
     /// Allocations kept at present: their memory with "poison", their addresses with "unmap".
     pub kept: u64,
-    /// How much that is, bytes.
+    /// Size of what is kept, bytes.
     pub kept_bytes: u64,
     /// Allocations that could not be filled, unmapped or checked in time: a stream was being
     /// captured, a driver call failed, or with "poison" GPUMEM_ARENA_QUARANTINE had no room for
@@ -70,9 +70,9 @@ extensible!(gpumem_arena_debug_stats, 56, 2 * 4 + 6 * 8);
 /// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and
 /// that has not been handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit
 /// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes)", where the outermost arena has depth
-/// 0. It is also said on stderr (not every one of a flood; GPUMEM_LOG=0 turns it off), and with
-/// "abort" the process ends there. Always GPUMEM_OK without "check". Memory that was freed
-/// otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
+/// 0. The text also goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off), and with "abort" the
+/// process ends there. Always GPUMEM_OK without "check". Memory that was freed otherwise, or that
+/// has been handed out again, is not found: gpumem_check_id finds that.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_check(ptr: *const c_void, op: *const c_char, operand: *const c_char) -> gpumem_status {
     guard_hit(nothing_to_check, || {
@@ -103,8 +103,8 @@ pub unsafe extern "C" fn gpumem_check_id(
     })
 }
 
-/// Says what was at an address that an arena has freed, such as one that a tool reports for a
-/// fault.
+/// Says what was at an address that an arena has freed, such as a faulting address that a tool
+/// reports.
 ///
 /// buf may be NULL when cap is 0; cap is in bytes. Copies what fits of a sentence like
 /// "0x7f0000001200 is 512 bytes into allocation 123 (4096 bytes, tag 5) of arena 7 "step",
@@ -132,12 +132,12 @@ pub unsafe extern "C" fn gpumem_arena_describe(
     unsafe { guard_text(buf, cap, needed, describe) }
 }
 
-/// Looks at all memory that "poison" keeps, now.
+/// Checks now all the memory that "poison" keeps.
 ///
-/// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. What was
-/// written to is said on stderr ("stale write after arena_exit: 16 bytes from offset 0 of
-/// allocation 123 (4096 bytes) of arena 7 "step", ..."), where the bytes are those from the first
-/// that has changed to the last, and is filled again. GPUMEM_OK without "poison".
+/// Waits for the device, and reads up to GPUMEM_ARENA_QUARANTINE bytes of its memory. Each
+/// overwritten allocation is reported on stderr ("stale write after arena_exit: 16 bytes from
+/// offset 0 of allocation 123 (4096 bytes) of arena 7 "step", ..."), where the bytes run from the
+/// first changed one to the last, and is filled again. GPUMEM_OK without "poison".
 /// Errors: GPUMEM_ERROR_USE_AFTER_FREE when anything was written to; GPUMEM_ERROR_CAPTURING while a
 /// stream is being captured on which gpumem was called; GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -145,7 +145,7 @@ pub extern "C" fn gpumem_arena_verify() -> gpumem_status {
     guard_hit(nothing_to_check, || Context::global()?.arena_verify())
 }
 
-/// What has been found so far.
+/// Gets what has been found so far.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
 /// impossible.

@@ -9,29 +9,31 @@
 //!   gpumem_arena_enter(&step);
 //!   ...                                                (allocate at will, free or not)
 //!   void *keep[] = {weights, loss};
-//!   gpumem_arena_exit(step, keep, 2, NULL);            (all else that was allocated since is free)
+//!   gpumem_arena_exit(step, keep, 2, NULL);            (frees all else that was allocated since)
 //!
-//! Whose      A thread is attached to arenas; the last one is its current arena. What the thread
-//!            allocates belongs to that, by whichever function: gpumem_malloc and its like,
-//!            gpumem_plan_materialise, the adapters for PyTorch. Other threads are not affected.
-//!            gpumem_malloc_options can name another arena. A resized allocation stays where it
-//!            belongs. What was allocated before an arena was entered is not in it.
-//! Nesting    An arena entered while another is current is inside that one, and must be exited
-//!            first. What an exit keeps moves to the arena around it, and goes with that one unless
-//!            kept again; out of the outermost arena it becomes an ordinary allocation.
-//! Frees      Any thread may free what is in an arena early. Of all frees and the exit, exactly one
-//!            frees the allocation; the others find it gone. gpumem_free after the exit is a double
-//!            free or, worse, frees what lives at the address by then. Finalizers may run at any
-//!            time, so they call gpumem_free_id, with the number that gpumem_allocation_id_get gave
-//!            while the allocation lived.
+//! Members    A thread can be attached to several arenas; the last one is its current arena.
+//!            Everything that the thread allocates belongs to its current arena, whichever function
+//!            allocates: gpumem_malloc and its relatives, gpumem_plan_materialise, the adapters for
+//!            PyTorch. Other threads are not affected. gpumem_malloc_options can name another
+//!            arena. A resized allocation stays in its arena. Memory allocated before an arena was
+//!            entered is not in it.
+//! Nesting    An arena entered while another is current is nested in that one and must be exited
+//!            first. Allocations that an exit keeps move to the enclosing arena, and are freed with
+//!            that one unless kept again. Kept from the outermost arena, they become ordinary
+//!            allocations.
+//! Frees      Any thread may free an allocation before its arena ends. Of all frees and the exit,
+//!            exactly one frees the allocation; the others find it gone. gpumem_free after the exit
+//!            is a double free or, worse, frees what lives at the address by then. Finalizers may
+//!            run at any time, so they must call gpumem_free_id, with the number that
+//!            gpumem_allocation_id_get gave while the allocation was live.
 //! Streams    An exit frees each allocation in the order of the stream it was allocated on, as
 //!            gpumem_free does, and waits for nothing. Use on other streams must be ordered before,
 //!            or announced by gpumem_record_stream.
 //! Threads    gpumem_arena_attach makes an arena current on a second thread, and
 //!            gpumem_arena_detach undoes that. A thread that ends is detached. Only the last
 //!            attached thread can exit an arena.
-//! Handles    A gpumem_arena is a handle. Exit and abort make it stale, and so the handles of the
-//!            arenas inside. Every function here returns GPUMEM_ERROR_INVALID for a stale one.
+//! Handles    Exit and abort make the handle of an arena stale, and the handles of the arenas
+//!            inside it. Every function here returns GPUMEM_ERROR_INVALID for a stale handle.
 //!
 //! Needs the pool: with GPUMEM_POOL=off there are no arenas (GPUMEM_ERROR_UNSUPPORTED).
 //! docs/spec/arenas.md has every rule.
@@ -61,25 +63,26 @@ static ARENAS: Handles<Arc<Arena>> = Handles::ended_by(b'A', "gpumem_arena", "ex
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_arena_report {
-    /// sizeof(gpumem_arena_report), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_arena_report), set by the caller; on return, the bytes filled.
     pub size: u32,
-    /// How many arenas were around it.
+    /// How many arenas enclosed it.
     pub depth: u32,
     /// Allocations freed, a count.
     pub freed: u64,
-    /// Bytes of these.
+    /// Bytes of the freed allocations.
     pub freed_bytes: u64,
     /// Allocations kept, a count.
     pub kept: u64,
-    /// Bytes of these.
+    /// Bytes of the kept allocations.
     pub kept_bytes: u64,
     /// Entries of the keep list that are in no live allocation, a count.
     pub unknown: u64,
-    /// Entries that name an allocation again, a count.
+    /// Entries of the keep list that repeat an allocation, a count.
     pub duplicate: u64,
-    /// Entries that name an allocation of another arena or of none, a count. It stays where it is.
+    /// Entries of the keep list that name an allocation of another arena or of none, a count. The
+    /// allocation stays where it is.
     pub foreign: u64,
-    /// How long the arena was open.
+    /// How long the arena was open, nanoseconds.
     pub nanoseconds: u64,
 }
 
@@ -87,35 +90,34 @@ pub struct gpumem_arena_report {
 extensible!(gpumem_arena_report, 72, 2 * 4 + 8 * 8);
 
 /// What has happened in an open arena so far. Bytes are as asked for. Other threads go on while it
-/// is counted.
+/// is read.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_arena_stats {
-    /// sizeof(gpumem_arena_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_arena_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
-    /// How many arenas are around it.
+    /// How many arenas enclose it.
     pub depth: u32,
     /// Allocations in it now, a count.
     pub live: u64,
-    /// Bytes of these.
+    /// Bytes of the live allocations.
     pub live_bytes: u64,
     /// The most that live_bytes was.
     pub peak_bytes: u64,
-    /// Allocations that came into it, made there or kept from an arena inside, a count.
+    /// Allocations that came into it, made there or kept from a nested arena, a count.
     pub joined: u64,
     /// Allocations that left it, freed, promoted or escaped, a count.
     pub left: u64,
-    /// Those of them that were promoted or escaped, a count.
+    /// Allocations that left it promoted or escaped, a count.
     pub promoted: u64,
-    /// Those of them that were freed before the exit, a count.
+    /// Allocations that were freed before the exit, a count.
     pub freed_early: u64,
     /// Threads attached to it, a count.
     pub threads: u64,
-    /// How long it has been open.
+    /// How long it has been open, nanoseconds.
     pub nanoseconds: u64,
-    /// A number that no other arena of this process has had or will have; texts of errors have it
-    /// too.
+    /// A number that no other arena of this process has had or will have; error texts name it.
     pub id: u64,
     /// Its name, terminated; empty when it has none.
     pub name: [c_char; 64],
@@ -145,17 +147,17 @@ pub unsafe extern "C" fn gpumem_arena_enter_named(name: *const c_char, out: *mut
     guard(|| unsafe { enter(name, out) })
 }
 
-/// Ends an arena and frees what is in it. What is kept moves to the arena around it, or becomes
+/// Ends an arena and frees what is in it. Kept allocations move to the enclosing arena, or become
 /// ordinary memory where there is none.
 ///
 /// The arena must be the calling thread's current one, with no other thread attached to it and no
-/// open arena inside. keep has keep_len pointers, each to any byte of an allocation, and may be
-/// NULL when there are none. NULL in the list is passed over. The report counts pointers to nothing
-/// live, to the same allocation again, and to what is not in this arena; they are no errors and
-/// change nothing. What other threads free at the same time is freed once. out_or_null receives the
-/// report; its size must be set (GPUMEM_INIT).
+/// open arena inside. keep has keep_len pointers, each to any byte of an allocation; it may be NULL
+/// when keep_len is 0. NULL entries are skipped. An entry that points to nothing live, repeats an
+/// allocation or names one outside this arena is not an error: it changes nothing, and the report
+/// counts it. An allocation that another thread frees at the same time is freed once. out_or_null
+/// receives the report; its size must be set (GPUMEM_INIT).
 /// Errors: GPUMEM_ERROR_INVALID when the arena cannot be exited now, or by this thread; when keep
-/// is NULL and keep_len is not 0, or for an impossible size of the report; the arena is then open
+/// is NULL and keep_len is not 0; or when the report's size is impossible. The arena is then open
 /// as before.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_exit(
@@ -177,8 +179,8 @@ pub unsafe extern "C" fn gpumem_arena_exit(
 ///
 /// No other thread may be attached to any of them; the calling one need not be. out_or_null
 /// receives a report on all of them together; its size must be set (GPUMEM_INIT).
-/// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or for an impossible size of the
-/// report; all is then open as before.
+/// Errors: GPUMEM_ERROR_INVALID while other threads are attached, or when the report's size is
+/// impossible. All of them are then open as before.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_abort(
     arena: gpumem_arena,
@@ -218,7 +220,7 @@ pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
     })
 }
 
-/// The calling thread's current arena: what it allocates belongs to that.
+/// Gets the calling thread's current arena, to which its allocations belong.
 ///
 /// out receives the handle, NULL when there is none.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
@@ -228,7 +230,7 @@ pub unsafe extern "C" fn gpumem_arena_current_get(out: *mut gpumem_arena) -> gpu
     unsafe { guard_out(out, || Ok(handle_of(Context::global()?.arena_current().as_ref()))) }
 }
 
-/// The arena that a live allocation is in.
+/// Gets the arena that a live allocation is in.
 ///
 /// ptr is any byte of it. out receives the handle, NULL when it is in none.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -244,8 +246,8 @@ pub unsafe extern "C" fn gpumem_arena_find(ptr: *const c_void, out: *mut gpumem_
     })
 }
 
-/// Moves a live allocation at once into the arena around its own, or out of all arenas when there
-/// is none, as an exit does with what it keeps.
+/// Moves a live allocation into the enclosing arena now, or out of all arenas when there is none,
+/// as an exit does with what it keeps.
 ///
 /// ptr is any byte of it. Any thread may do this.
 /// Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
@@ -303,11 +305,11 @@ pub unsafe extern "C" fn gpumem_arena_stats_get(arena: gpumem_arena, out: *mut g
     })
 }
 
-/// Frees the allocation with this id, if it still lives: for finalizers, which may come after the
-/// exit of its arena.
+/// Frees the allocation with this id, if it is still live: for finalizers, which may run after its
+/// arena has ended.
 ///
-/// ptr is the start of an allocation that gpumem made, living or not, or NULL, which does nothing;
-/// id is what gpumem_allocation_id_get gave for it. When that allocation is gone, even if another
+/// ptr is the start of an allocation that gpumem made, live or not, or NULL, which does nothing. id
+/// is what gpumem_allocation_id_get gave for it. When that allocation is gone, even if another
 /// lives at its address now, nothing changes: the call returns GPUMEM_OK and
 /// gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
 /// gpumem_free does. It works for memory outside of arenas too.

@@ -1,9 +1,8 @@
 //! Errors
 //!
-//! Every function that can fail says so with a gpumem_status, or by returning NULL or 0 where its
-//! type leaves no room for one; then gpumem_last_status has the status. The text behind a failure
-//! is kept per thread: what was asked, what there was, and what to do next. Success does not clear
-//! it.
+//! A function that can fail returns a gpumem_status. Where its type leaves no room for one, it
+//! returns NULL or 0, and gpumem_last_status has the status. Each thread keeps the text of its last
+//! failure: what was asked, what there was, and what to do next. Success does not clear it.
 
 use super::last_error;
 use crate::base::Status;
@@ -23,7 +22,7 @@ pub const GPUMEM_ERROR_OUT_OF_MEMORY: gpumem_status = 2;
 /// The pointer was never handed out, or points into the middle of an allocation.
 pub const GPUMEM_ERROR_UNKNOWN_POINTER: gpumem_status = 3;
 /// The pointer was handed out and has been freed already. Once its memory has merged with other
-/// free memory there is nothing left to tell it by, and it is GPUMEM_ERROR_UNKNOWN_POINTER.
+/// free memory, gpumem cannot recognise it and returns GPUMEM_ERROR_UNKNOWN_POINTER.
 pub const GPUMEM_ERROR_DOUBLE_FREE: gpumem_status = 4;
 /// A driver call failed; the text names the call and the driver's error.
 pub const GPUMEM_ERROR_DRIVER: gpumem_status = 5;
@@ -41,10 +40,10 @@ pub const GPUMEM_ERROR_INTERNAL: gpumem_status = 10;
 pub const GPUMEM_ERROR_SHUTTING_DOWN: gpumem_status = 11;
 /// Not legal while a stream capture is in progress.
 pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
-/// The handle is not, or no longer, a stream. Only the host device can tell; CUDA crashes.
+/// The handle is not a stream, or no longer one. Only the host device can tell; CUDA crashes.
 pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
-/// Memory is used, or was written to, that had been freed. gpumem_check and its like say so, and
-/// with GPUMEM_ARENA_DEBUG=unmap copies and fills too.
+/// Freed memory was used or written to. gpumem_check and its relatives return this, and with
+/// GPUMEM_ARENA_DEBUG=unmap copies and fills do too.
 pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
 /// A wait ended at its timeout, before there was room.
 pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
@@ -58,8 +57,8 @@ pub const GPUMEM_ERROR_CORRUPT: gpumem_status = 18;
 
 /// The name of a status, such as "GPUMEM_ERROR_INVALID".
 ///
-/// Never NULL: a number that is no status gives "GPUMEM_ERROR_?". The string is static. Needs no
-/// device, cannot fail.
+/// Never NULL: an unknown number gives "GPUMEM_ERROR_?". The string is static. Needs no device,
+/// cannot fail.
 #[no_mangle]
 pub extern "C" fn gpumem_status_name(status: gpumem_status) -> *const c_char {
     name(status).as_ptr()

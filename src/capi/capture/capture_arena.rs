@@ -1,9 +1,9 @@
 //! Memory for CUDA graphs
 //!
-//! A graph uses the addresses that it was captured with every time it is launched. Between
-//! gpumem_capture_begin and gpumem_capture_end everything that is allocated on a stream comes from
-//! a range of its own that grows in place; until the last reference is released, nothing else gets
-//! an address in it, and nothing in it is moved or unmapped. Afterwards it is ordinary memory
+//! Every launch of a graph uses the addresses that it was captured with. Between
+//! gpumem_capture_begin and gpumem_capture_end, everything allocated on a stream comes from a
+//! separate range that grows in place. Until the last reference is released, nothing else gets an
+//! address in that range, and nothing in it is moved or unmapped. Afterwards it is ordinary memory
 //! again.
 //!
 //!   gpumem_capture c;
@@ -13,17 +13,17 @@
 //!   cudaStreamEndCapture(s, &graph);
 //!   gpumem_capture_end(c);
 //!   ... launch the graph, any number of times, on any stream ...
-//!   gpumem_capture_release(c);      when no launch will follow; those in flight are waited for
+//!   gpumem_capture_release(c);      (no launch may follow; reuse waits for those in flight)
 //!
-//! Begin may come before or after the stream's own begin of capture; it works on a stream that is
-//! not captured, too. Other streams forked into the same capture take part once the stream has
-//! allocated during it. Memory that is freed during the capture may be handed out again in it, in
-//! stream order. Memory that is live at the release stays allocated, as ordinary memory; memory
-//! allocated before the capture and used by the graph is the caller's to keep. Allocations with
-//! flags (GPUMEM_MALLOC_*) are never part of a capture.
+//! gpumem_capture_begin may come before or after cudaStreamBeginCapture, and works on a stream that
+//! is not captured, too. Other streams forked into the same CUDA capture take part once the stream
+//! has allocated during it. Memory freed during the capture may be handed out again within it, in
+//! stream order. Memory that is live at the release stays allocated, as ordinary memory. The caller
+//! keeps alive any memory that was allocated before the capture and that the graph uses.
+//! Allocations with flags (GPUMEM_MALLOC_*) are never part of a capture.
 //!
 //! With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
-//! captured and has none, and releases it when the graph and all that was made of it are gone (CUDA
+//! captured and has none, and releases it when the graph and everything made from it are gone (CUDA
 //! 11.3 and newer).
 
 use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
@@ -63,16 +63,17 @@ pub struct gpumem_capture_options {
     pub flags: u32,
     /// Bytes of memory to map ahead.
     pub bytes: u64,
-    /// Bytes of addresses to keep for growth; the default is 16 GiB, less where addresses are
-    /// short. Growth beyond them goes elsewhere.
+    /// Bytes of addresses to set aside for growth. The default is 16 GiB, or less where addresses
+    /// are short. Growth beyond them goes elsewhere.
     pub reserve: u64,
-    /// A capture whose memory to share; flags and reserve must be 0, as that one's apply. For
-    /// graphs that never run at the same time: one uses what the other has freed. NULL: memory of
-    /// its own.
+    /// A capture to share memory with, for graphs that never run at the same time: one uses what
+    /// the other has freed. flags and reserve must be 0, as the other capture's apply. NULL means
+    /// memory of its own.
     pub share: gpumem_capture,
-    /// A recorded capture whose layout to use (gpumem_capture_solve): the i-th allocation above 64
-    /// KiB gets the place of the i-th there. An allocation of another size, or whose place is
-    /// taken, is served as usual and counted. Not with GPUMEM_CAPTURE_MONOTONE. NULL: no layout.
+    /// A recorded capture whose layout (gpumem_capture_solve) to use: the i-th allocation above 64
+    /// KiB gets the place of the i-th one there. An allocation of another size, or whose place is
+    /// taken, is served as usual and counted. Not with GPUMEM_CAPTURE_MONOTONE. NULL means no
+    /// layout.
     pub layout: gpumem_capture,
 }
 
@@ -80,17 +81,17 @@ pub struct gpumem_capture_options {
 // fields shows no padding.
 extensible!(gpumem_capture_options, 40, 2 * 4 + 2 * 8 + 2 * size_of::<usize>());
 
-/// The counters of a capture's memory, of all captures together where several share it. Bytes
-/// unless a field says that it counts.
+/// The counters of a capture's memory. They cover all captures together where several share it.
+/// Bytes unless a field says that it is a count.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_capture_stats {
-    /// sizeof(gpumem_capture_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_capture_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// The device.
     pub device: i32,
-    /// Addresses: mapped, or kept to grow into.
+    /// Addresses, mapped or set aside for growth.
     pub reserved: u64,
     /// Physical memory.
     pub mapped: u64,
@@ -98,9 +99,9 @@ pub struct gpumem_capture_stats {
     pub live: u64,
     /// The most that live was.
     pub peak_live: u64,
-    /// Handed out so far.
+    /// Bytes handed out so far.
     pub total: u64,
-    /// How often, a count.
+    /// Allocations made so far, a count.
     pub allocations: u64,
     /// References not yet released, a count.
     pub references: u64,
@@ -118,19 +119,19 @@ extensible!(gpumem_capture_stats, 88, 2 * 4 + 10 * 8);
 /// Every capture of the process that C knows of.
 static CAPTURES: Handles<Arc<Capture>> = Handles::new(b'C', "gpumem_capture");
 
-/// Lets a stream allocate from a capture's memory from now on.
+/// Begins a capture: from now on the stream allocates from the capture's memory.
 ///
 /// s is a live stream, or NULL, which stands for the default stream of the current device; a stream
 /// can be in one capture at a time. opts may be NULL for the defaults; it is read and not kept. out
 /// receives the capture, with one reference that the caller owns until gpumem_capture_release or
 /// gpumem_capture_abort. End a capture before you destroy its stream. Otherwise it ends when a call
-/// names the handle for another stream that is not being captured; until then, captures of that
-/// stream allocate from it. What the stream allocates before CUDA captures it is the capture's too;
-/// once freed, it is not used for the graph while work on it may be running. Does not wait for the
-/// device.
-/// Errors: GPUMEM_ERROR_INVALID when out is NULL, an option is not allowed, share or layout are no
-/// captures of the stream's device, layout does not record, or the stream is in a capture
-/// already; GPUMEM_ERROR_OUT_OF_MEMORY; GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off;
+/// passes the same handle for another stream that is not being captured; until then, captures of
+/// that stream allocate from it. Memory that the stream allocates before CUDA captures it belongs
+/// to the capture too. Once freed, it is not used for the graph while work on it may be running.
+/// Does not wait for the device.
+/// Errors: GPUMEM_ERROR_INVALID when out is NULL, an option is not allowed, share or layout is not
+/// a capture of the stream's device, layout lacks GPUMEM_CAPTURE_RECORD, or the stream is in a
+/// capture already; GPUMEM_ERROR_OUT_OF_MEMORY; GPUMEM_ERROR_UNSUPPORTED where GPUMEM_POOL is off;
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER. Nothing has begun then.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_capture_begin(
@@ -171,11 +172,11 @@ pub unsafe extern "C" fn gpumem_capture_begin(
 
 /// Ends a capture: allocations on its stream are ordinary again.
 ///
-/// What was allocated stays as it is, and the caller still owns its reference. Once ended, ending
-/// again does nothing. May come before or after the end of the stream's own capture. Makes no
-/// driver call: a stream that allocated while it was captured still counts as captured until a
-/// gpumem call names it again, or the capture's memory is released. Meanwhile, memory that waits
-/// for destroyed streams is reused later, on all streams; nothing else changes.
+/// Its allocations stay as they are, and the caller still owns its reference. Ending it again does
+/// nothing. May come before or after the end of the stream's own capture. Makes no driver call: a
+/// stream that allocated while it was captured still counts as captured until a gpumem call names
+/// it again, or the capture's memory is released. Meanwhile, memory that waits for destroyed
+/// streams is reused later, on all streams; nothing else changes.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 #[no_mangle]
 pub extern "C" fn gpumem_capture_end(capture: gpumem_capture) -> gpumem_status {
@@ -193,7 +194,7 @@ pub extern "C" fn gpumem_capture_abort(capture: gpumem_capture) -> gpumem_status
     guard(|| Context::global()?.capture_abort(&*CAPTURES.remove(capture as usize)?))
 }
 
-/// One more reference to a capture's memory, for one more graph: each needs a
+/// Takes one more reference to a capture's memory, for one more graph. Each reference needs a
 /// gpumem_capture_release.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
@@ -204,10 +205,10 @@ pub extern "C" fn gpumem_capture_retain(capture: gpumem_capture) -> gpumem_statu
 
 /// Drops a reference: its graph must not be launched from now on. Launches in flight may go on.
 ///
-/// With the last one the handle is stale, and the capture ends if it has not; with the last of all
-/// captures that share the memory it is ordinary memory: what is free in it is reused once
-/// everything submitted to the device so far is done, and what is live is freed by gpumem_free like
-/// any other. Does not wait for the device and makes no driver call.
+/// Dropping the last one makes the handle stale, and ends the capture if it has not ended. When no
+/// capture that shares the memory has a reference left, it becomes ordinary memory: its free parts
+/// are reused once everything submitted to the device so far is done, and its live allocations are
+/// freed with gpumem_free like any other. Does not wait for the device and makes no driver call.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 #[no_mangle]
 pub extern "C" fn gpumem_capture_release(capture: gpumem_capture) -> gpumem_status {
@@ -224,9 +225,10 @@ pub extern "C" fn gpumem_capture_release(capture: gpumem_capture) -> gpumem_stat
 /// it as their layout.
 ///
 /// Allocations that were not freed count as live to the end. bytes, unless NULL, receives the
-/// length of the layout; peak, unless NULL, the most that was live at a time: no layout is shorter.
-/// Takes up to a second for thousands of allocations. gpumem_capture_begin does it where it was not
-/// done before. Release the capture only afterwards.
+/// length of the layout. peak, unless NULL, receives the most that was live at a time: no layout is
+/// shorter. Takes up to a second for thousands of allocations. If this was not called,
+/// gpumem_capture_begin with the layout does the same. Release the recorded capture only after
+/// that.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture, or it does not record.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_capture_solve(

@@ -1,8 +1,8 @@
 //! Captures and graphs
 //!
 //! CUDA graphs without a CUDA runtime, for tests, examples and programs that also run where there
-//! is no GPU. A stream is captured: what is submitted to it becomes nodes of a graph and does not
-//! run. The graph does it at each launch.
+//! is no GPU. While a stream is captured, work submitted to it becomes nodes of a graph and does
+//! not run. Each launch of the graph runs it.
 //!
 //!   gpumem_sim_graph graph;
 //!   gpumem_sim_capture_begin(s, GPUMEM_SIM_CAPTURE_THREAD_LOCAL);
@@ -14,14 +14,14 @@
 //!   gpumem_sim_graph_destroy(graph);
 //!
 //! The captures are true CUDA captures, and everything that CUDA or gpumem say about those holds
-//! for them. A graph keeps addresses and not memory: what its nodes name must be there, and hold
-//! what they expect, whenever it runs. During a capture gpumem_memcpy_async takes device memory and
-//! page-locked host memory only.
+//! for them. A graph keeps addresses, not memory: the memory that its nodes name must be there, and
+//! hold what they expect, whenever the graph runs. During a capture gpumem_memcpy_async takes
+//! device memory and page-locked host memory only.
 //!
 //! A call that is illegal during a capture fails with GPUMEM_ERROR_CAPTURING and may invalidate the
 //! capture, which then ends without a graph. Waiting for the captured stream or its device is
 //! illegal (gpumem_stream_sync, gpumem_device_sync), and making the stream wait for another. The
-//! mode says who may wait for other streams meanwhile.
+//! mode says which threads may wait for other streams meanwhile.
 //!
 //! The stream's device must be current on the calling thread. A gpumem_sim_graph is a handle. One
 //! that has been destroyed, or was never a graph, is GPUMEM_ERROR_INVALID. Calls on one graph from
@@ -46,11 +46,11 @@ pub struct gpumem_sim_graph_st(());
 #[allow(non_camel_case_types)]
 pub type gpumem_sim_graph = *mut gpumem_sim_graph_st;
 
-/// Modes of a capture: no thread may wait for a stream or device meanwhile.
+/// Mode of a capture: no thread may wait for a stream or device meanwhile.
 pub const GPUMEM_SIM_CAPTURE_GLOBAL: i32 = 0;
-/// The thread that began the capture may not; others may.
+/// Mode of a capture: the thread that began it may not wait for a stream or device; others may.
 pub const GPUMEM_SIM_CAPTURE_THREAD_LOCAL: i32 = 1;
-/// Every thread may wait for other streams, and any thread may end the capture.
+/// Mode of a capture: every thread may wait for other streams, and any thread may end the capture.
 pub const GPUMEM_SIM_CAPTURE_RELAXED: i32 = 2;
 
 /// What a graph consists of, from gpumem_sim_graph_info_get.
@@ -64,8 +64,8 @@ pub struct gpumem_sim_graph_info {
     pub reserved: u32,
     /// Nodes in all.
     pub nodes: u64,
-    /// Nodes that allocate or free memory when the graph runs. What gpumem allocates during a
-    /// capture makes none.
+    /// Nodes that allocate or free memory when the graph runs. Allocations from gpumem during a
+    /// capture make none.
     pub memory_nodes: u64,
 }
 
@@ -111,7 +111,7 @@ pub extern "C" fn gpumem_sim_capture_begin(s: gpumem_stream, mode: i32) -> gpume
 
 /// Ends the capture of a stream, on the thread that began it (any thread in relaxed mode).
 ///
-/// out receives the graph, ready to be launched; the caller owns it and gives it to
+/// out receives the graph, ready to be launched, which the caller owns until
 /// gpumem_sim_graph_destroy.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or the stream is not being captured.
 /// GPUMEM_ERROR_CAPTURING on the wrong thread, which ends it all the same, and when it was
@@ -140,8 +140,8 @@ pub unsafe extern "C" fn gpumem_sim_capture_end(s: gpumem_stream, out: *mut gpum
     })
 }
 
-/// Runs a graph's work in the order of a stream, after earlier launches of the same graph on
-/// whatever stream.
+/// Runs a graph's work in the order of a stream, after earlier launches of the same graph on any
+/// stream.
 ///
 /// The stream belongs to the device that the graph was captured on. Does not block.
 /// Errors: GPUMEM_ERROR_CAPTURING when the stream is being captured, GPUMEM_ERROR_INVALID when it
@@ -157,8 +157,8 @@ pub extern "C" fn gpumem_sim_graph_launch(graph: gpumem_sim_graph, s: gpumem_str
     })
 }
 
-/// Destroys a graph. Launches in flight still run, and what their nodes name must stay until they
-/// have.
+/// Destroys a graph. Launches in flight still run, and the memory that their nodes name must stay
+/// until they have finished.
 ///
 /// graph may be NULL, which does nothing. Errors: GPUMEM_ERROR_INVALID when it has been destroyed
 /// already or is no graph; GPUMEM_ERROR_DRIVER, after which the handle is gone too.
@@ -174,7 +174,7 @@ pub extern "C" fn gpumem_sim_graph_destroy(graph: gpumem_sim_graph) -> gpumem_st
     })
 }
 
-/// What a graph consists of.
+/// Gets what a graph consists of.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
 /// impossible, GPUMEM_ERROR_DRIVER.
@@ -199,12 +199,13 @@ fn get(graph: gpumem_sim_graph) -> Result<std::sync::Arc<Graph>> {
     GRAPHS.get(graph as usize)
 }
 
-/// How many mistakes the host device has found in the work that was submitted to it.
+/// Gets how many mistakes the host device has found in the work submitted to it.
 ///
-/// It looks for them with GPUMEM_HOST_MODE=simulate, and says each on stderr with the operations,
-/// their streams and the memory: work of two streams on the same memory, one of them writing, with
-/// nothing that orders them; memory used after it was unmapped. Work is looked at when it runs, so
-/// synchronise first. out receives the count, which is 0 on a GPU and without a simulation.
+/// It looks for them with GPUMEM_HOST_MODE=simulate, and reports each on stderr with the
+/// operations, their streams and the memory. A mistake is unordered work of two streams on the same
+/// memory where one of them writes, or the use of memory after it was unmapped. Work is checked
+/// when it runs, so synchronise first. out receives the count, which is 0 on a GPU and without a
+/// simulation.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_sim_reports_get(out: *mut u64) -> gpumem_status {

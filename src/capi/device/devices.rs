@@ -1,15 +1,15 @@
 //! Devices
 //!
-//! The same calls on a GPU and on the host device, so that one source runs on both. Devices are
-//! counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
+//! These calls work on a GPU and on the host device alike, so that one source runs on both. Devices
+//! are counted from 0 as CUDA counts them. The current device is CUDA's: setting it here or with
 //! cudaSetDevice is the same thing. (With a CUDA 11 runtime, cudaSetDevice takes effect at the next
 //! call of the runtime that needs a device.)
 //!
 //! gpumem works in each device's primary context, which is the CUDA runtime's. While a context made
-//! with cuCtxCreate is current, CUDA takes NULL and GPUMEM_STREAM_PER_THREAD for that context's
-//! default streams and gpumem for the primary one's: pass streams that the program made.
-//! cudaDeviceReset and cuDevicePrimaryCtxReset take the memory away under gpumem, so a program that
-//! calls gpumem must not call them. Under `gpumem run` it may.
+//! with cuCtxCreate is current, CUDA takes NULL and GPUMEM_STREAM_PER_THREAD as that context's
+//! default streams, and gpumem as the primary context's: pass streams that the program made.
+//! cudaDeviceReset and cuDevicePrimaryCtxReset take the memory away from under gpumem, so a program
+//! that calls gpumem must not call them. Under `gpumem run` it may.
 
 use crate::capi::call::arguments::{guard_out, put};
 use crate::capi::call::error::gpumem_status;
@@ -25,7 +25,7 @@ use std::ffi::{c_char, c_int};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gpumem_device_props {
-    /// sizeof(gpumem_device_props), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_device_props), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// 1 when virtual memory management works on it; the pool needs it.
     pub vmm: u32,
@@ -33,9 +33,9 @@ pub struct gpumem_device_props {
     pub posix_fd: u32,
     /// 1 when memory can be used for RDMA.
     pub rdma: u32,
-    /// Compute capability; 0.0 on the host device.
+    /// Major number of the compute capability; 0 on the host device.
     pub compute_major: u32,
-    /// Compute capability, the part after the point.
+    /// Minor number of the compute capability; 0 on the host device.
     pub compute_minor: u32,
     /// Physical memory, bytes.
     pub total_bytes: u64,
@@ -115,7 +115,8 @@ pub unsafe extern "C" fn gpumem_device_props_get(device: c_int, out: *mut gpumem
     })
 }
 
-/// A device's memory as the driver sees it, all processes together, bytes.
+/// Gets a device's free and total memory in bytes, as the driver sees it for all processes
+/// together.
 ///
 /// Either output may be NULL. Legal during a stream capture. Errors: GPUMEM_ERROR_INVALID when
 /// there is no such device, GPUMEM_ERROR_DRIVER.

@@ -1,8 +1,8 @@
 //! Copying and filling
 //!
-//! Between device memory and host memory in any direction. The asynchronous forms return before the
-//! work is done: host memory must stay valid until the stream has passed it. Copies from or to host
-//! memory that is not page-locked may block.
+//! Copies go between device memory and host memory in any direction. The asynchronous forms return
+//! before the work is done: host memory must stay valid until the stream has passed it. Copies from
+//! or to host memory that is not page-locked may block.
 
 use crate::base::{Error, Result, StreamHandle};
 use crate::capi::call::error::gpumem_status;

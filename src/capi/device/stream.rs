@@ -1,8 +1,8 @@
 //! Streams
 //!
-//! A gpumem_stream is a cudaStream_t or CUstream of the program's; these helpers make some where
-//! there is no CUDA runtime to ask. A handle must be a live stream whenever it is passed: the host
-//! device answers GPUMEM_ERROR_INVALID_STREAM to a destroyed one, CUDA crashes or takes it for
+//! A gpumem_stream is a cudaStream_t or CUstream of the program's. These helpers create streams
+//! where there is no CUDA runtime. A handle must be a live stream whenever it is passed. For a
+//! destroyed one, the host device returns GPUMEM_ERROR_INVALID_STREAM; CUDA crashes or takes it for
 //! another stream.
 
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -14,8 +14,8 @@ use crate::driver::{wait_for_stream, Driver};
 
 /// Creates a stream on the current device that does not synchronise with the legacy default stream.
 ///
-/// out receives it; the caller owns it and gives it to gpumem_stream_destroy. It is a true CUDA
-/// stream.
+/// out receives the stream, which the caller owns until gpumem_stream_destroy. On a GPU it is a
+/// true CUDA stream.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_create(out: *mut gpumem_stream) -> gpumem_status {
@@ -53,8 +53,9 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
     })
 }
 
-/// Waits until everything submitted to a stream is done. Blocks; not legal while it is captured.
-/// Memory of its device freed in the order of s before this call is free for every stream after it.
+/// Waits until everything submitted to a stream is done. Blocks; not legal while the stream is
+/// being captured. Memory of its device freed in the order of s before this call is free for every
+/// stream after it.
 ///
 /// Errors: GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
@@ -62,8 +63,7 @@ pub extern "C" fn gpumem_stream_sync(s: gpumem_stream) -> gpumem_status {
     guard(|| Context::global()?.stream_sync(stream(s)))
 }
 
-/// Makes later work on one stream wait, on the device, for everything submitted so far to another,
-/// on.
+/// Makes later work on stream s wait, on the device, for everything submitted so far to stream on.
 ///
 /// Does not block the caller. The streams may belong to different devices. Errors:
 /// GPUMEM_ERROR_CAPTURING when either is being captured (use CUDA's own events there),

@@ -1,7 +1,7 @@
 //! Pools of streams
 //!
 //! A stream pool lends streams of one device, each to one borrower at a time. It makes them on
-//! demand, up to its size, and keeps them. When all are lent, a borrower waits in turn, or has one
+//! demand, up to its size, and keeps them. When all are lent, a borrower waits its turn or has one
 //! more made.
 //!
 //! A stream goes back with whatever work it still has; the next borrower's work runs after that.
@@ -31,22 +31,22 @@ pub struct gpumem_stream_pool_st(());
 #[allow(non_camel_case_types)]
 pub type gpumem_stream_pool = *mut gpumem_stream_pool_st;
 
-/// What there is in a stream pool.
+/// The counters of a stream pool.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_stream_pool_stats {
-    /// sizeof(gpumem_stream_pool_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_stream_pool_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
-    /// The device that its streams are of.
+    /// The device of its streams.
     pub device: i32,
-    /// Streams that exist or are being made.
+    /// Streams that exist or are being made, a count.
     pub made: u64,
-    /// Streams not lent.
+    /// Streams not lent, a count.
     pub idle: u64,
-    /// Streams lent.
+    /// Streams lent, a count.
     pub borrowed: u64,
-    /// Calls that wait for one.
+    /// Calls that are waiting for a stream, a count.
     pub waiters: u64,
 }
 
@@ -86,8 +86,8 @@ impl Streams for OfDevice {
 
 /// Makes a pool of streams of the current device.
 ///
-/// size is how many it makes on demand at most; 0 means 16. It makes none yet. out receives the
-/// pool; the caller owns it until gpumem_stream_pool_destroy.
+/// size is the most streams that it makes on demand; 0 means 16. It makes none yet. out receives
+/// the pool; the caller owns it until gpumem_stream_pool_destroy.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem_stream_pool) -> gpumem_status {
@@ -106,11 +106,11 @@ pub unsafe extern "C" fn gpumem_stream_pool_create(size: usize, out: *mut gpumem
     })
 }
 
-/// Borrows a stream that is not lent, or waits for one, in turn.
+/// Borrows a stream that is not lent, or waits its turn for one.
 ///
-/// timeout_ms is the longest wait, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit. out
-/// receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must not
-/// destroy it.
+/// timeout_ms is the longest wait in milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit.
+/// out receives the stream, which is the caller's until gpumem_stream_pool_return. The caller must
+/// not destroy it.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or there is no such pool,
 /// GPUMEM_ERROR_OUT_OF_MEMORY when all streams are lent and timeout_ms is 0,
 /// GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_SHUTTING_DOWN when the pool is closed meanwhile,
@@ -166,9 +166,9 @@ pub extern "C" fn gpumem_stream_pool_return(pool: gpumem_stream_pool, s: gpumem_
 
 /// Closes a pool: it lends no more, and calls that wait get GPUMEM_ERROR_SHUTTING_DOWN.
 ///
-/// Streams that are not lent are destroyed now, each of the others when it is returned. The handle
-/// is stale once the last is gone, at once if none is lent. Until then the pool still gives its
-/// counts, and closing it again does nothing.
+/// Streams that are not lent are destroyed now, and each of the others when it is returned. The
+/// handle becomes stale when the last stream is gone: at once if none is lent. Until then the pool
+/// still gives its counters, and closing it again does nothing.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such pool; those of gpumem_stream_destroy when a
 /// stream could not be destroyed; the pool is closed all the same.
 #[no_mangle]
@@ -189,7 +189,7 @@ pub extern "C" fn gpumem_stream_pool_destroy(pool: gpumem_stream_pool) -> gpumem
     })
 }
 
-/// What there is in a pool.
+/// Gets the counters of a pool.
 ///
 /// out->size must be set (GPUMEM_INIT).
 /// Errors: GPUMEM_ERROR_INVALID when there is no such pool, out is NULL or its size impossible.

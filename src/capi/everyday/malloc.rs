@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// bytes may be 0: the result is a unique pointer that must be freed. Aligned to 256 bytes, not
 /// cleared. Returns the memory, which the caller owns until a free, or NULL on failure;
-/// gpumem_last_status says why: GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. Work on a stream
-/// that does not synchronise with the default stream must wait for it; use gpumem_malloc_async for
-/// such streams.
+/// gpumem_last_status says why: GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_DRIVER. A stream that does
+/// not synchronise with the default stream must wait for it before using the memory; for such
+/// streams use gpumem_malloc_async.
 #[no_mangle]
 pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
     let request = Request { size: bytes as u64, ..Request::default() };
@@ -38,10 +38,10 @@ pub extern "C" fn gpumem_malloc(bytes: usize) -> *mut c_void {
 /// ptr is the start of an allocation or NULL, which does nothing. All use of the memory must have
 /// been submitted to the stream it was allocated on, or ordered before it, or announced by
 /// gpumem_record_stream; otherwise use gpumem_free_async. Never blocks on the device. A pointer
-/// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, it becomes
-/// this thread's last error, GPUMEM_ERROR_UNKNOWN_POINTER or GPUMEM_ERROR_DOUBLE_FREE, and stderr
-/// has a line (not for every one of a flood; GPUMEM_LOG=0 turns it off). In a forked child and at
-/// exit this does nothing.
+/// that is unknown, interior or already freed changes nothing: gpumem_stats counts it, this
+/// thread's last error becomes GPUMEM_ERROR_UNKNOWN_POINTER or GPUMEM_ERROR_DOUBLE_FREE, and a line
+/// goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off). In a forked child and at exit this
+/// does nothing.
 #[no_mangle]
 pub extern "C" fn gpumem_free(ptr: *mut c_void) {
     let freed = guard::run_hit(
@@ -56,8 +56,8 @@ pub extern "C" fn gpumem_free(ptr: *mut c_void) {
 /// Allocates in the order of a stream, on the stream's device.
 ///
 /// bytes may be 0: the result is a unique pointer that must be freed. s is a live stream or NULL.
-/// Aligned to 256 bytes, not cleared. out receives the memory, which the caller owns until a free;
-/// usable by work submitted to s from now on. Does not wait for the device unless memory is short
+/// Aligned to 256 bytes, not cleared. out receives the memory, which the caller owns until a free.
+/// Work submitted to s from now on may use it. Does not wait for the device unless memory is short
 /// (GPUMEM_REUSE).
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_OUT_OF_MEMORY,
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
 /// the stream it was allocated on. The allocation itself counts as a use: its previous owner's work
 /// may still be using memory that you have not touched. s may be of another device than the memory;
 /// NULL is the current device's, whatever device the memory is on.
-/// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (interior ones too), GPUMEM_ERROR_DOUBLE_FREE,
+/// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (also for an interior pointer), GPUMEM_ERROR_DOUBLE_FREE,
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
 /// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed
 /// then.
@@ -151,7 +151,8 @@ pub extern "C" fn gpumem_record_stream(ptr: *mut c_void, s: gpumem_stream) -> gp
     })
 }
 
-/// How many bytes can be used from ptr, the start of an allocation: at least those asked for.
+/// Returns how many bytes are usable from ptr, the start of an allocation: at least those asked
+/// for.
 ///
 /// 0 for NULL. 0 also for a pointer that is not the start of a live allocation; then
 /// gpumem_last_status has GPUMEM_ERROR_UNKNOWN_POINTER, or GPUMEM_ERROR_DOUBLE_FREE when it was
@@ -164,8 +165,8 @@ pub extern "C" fn gpumem_usable_size(ptr: *const c_void) -> usize {
 /// Gives free physical memory back to the device until no more than keep_bytes stay mapped on each
 /// device that is in use. Live memory stays. 0 gives back all that is free.
 ///
-/// Memory whose last use is not done yet stays mapped; synchronise first to have all of it back. Do
-/// not call it while a stream is being captured: it can invalidate the capture.
+/// Memory that submitted work may still use stays mapped; synchronise first to get all of it back.
+/// Do not call it while a stream is being captured: it can invalidate the capture.
 /// Errors: GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_trim(keep_bytes: usize) -> gpumem_status {

@@ -1,14 +1,14 @@
 //! Version
 //!
-//! The macros are what a program was compiled against, the functions what it runs with.
+//! The macros give the version a program was compiled against, the functions the one it runs with.
 
 use std::ffi::c_char;
 
-/// Changes when programs must be changed.
+/// Raised when programs must be changed.
 pub const GPUMEM_VERSION_MAJOR: u32 = 0;
-/// Changes when something is added.
+/// Raised when something is added.
 pub const GPUMEM_VERSION_MINOR: u32 = 1;
-/// Changes when something is repaired.
+/// Raised when something is fixed.
 pub const GPUMEM_VERSION_PATCH: u32 = 0;
 
 /// The library's version as major * 10000 + minor * 100 + patch. Needs no device, cannot fail.

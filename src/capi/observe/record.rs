@@ -1,9 +1,9 @@
 //! Recording, snapshots, events
 //!
-//! A recording has every allocation, free and slow step, for `gpumem view`, `gpumem replay` and
-//! `gpumem record convert`; GPUMEM_RECORD=FILE records the whole process. A snapshot has all memory
-//! at one moment, and the reason why a request failed. docs/recording.md explains both;
-//! docs/spec/recording.md has the file's format.
+//! A recording holds every allocation, free and slow step, for `gpumem view`, `gpumem replay` and
+//! `gpumem record convert`; GPUMEM_RECORD=FILE records the whole process. A snapshot holds the
+//! state of all memory at one moment, and the reason why a request failed. docs/recording.md
+//! explains both; docs/spec/recording.md has the file's format.
 //!
 //!   gpumem_record_start("steps.gmrec", 16);            (with 16 frames of each stack)
 //!   ...
@@ -66,7 +66,7 @@ pub struct gpumem_allocation {
 }
 
 /// Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT.
-/// Fields that are 0 let all pass.
+/// A field that is 0 filters nothing.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +75,13 @@ pub struct gpumem_visit_filter {
     pub size: u32,
     /// 1: only those on device; 0: on every device.
     pub on_device: u32,
-    /// The least bytes asked for.
+    /// Only those for which at least this many bytes were asked.
     pub least_bytes: u64,
-    /// The caller's tag.
+    /// Only those with this tag.
     pub tag: u64,
-    /// The number of the arena.
+    /// Only those of the arena with this number.
     pub arena: u64,
-    /// The device, with on_device.
+    /// The device, if on_device is 1.
     pub device: i32,
     /// 1: with age and stack, from the recording under way; 0: without.
     pub age_and_stack: u32,
@@ -91,13 +91,13 @@ pub struct gpumem_visit_filter {
 extensible!(gpumem_visit_filter, 40, 40);
 const _: () = assert!(size_of::<gpumem_allocation>() == 88);
 
-/// Is shown one allocation. Returns 0 to go on, anything else to end the visit.
+/// Receives one allocation. Returns 0 to go on, anything else to end the visit.
 #[allow(non_camel_case_types)]
 pub type gpumem_visitor =
     Option<unsafe extern "C" fn(allocation: *const gpumem_allocation, user: *mut c_void) -> c_int>;
 
-/// What happened, for an event callback. Numbers of kinds and what the fields mean are in
-/// docs/spec/recording.md.
+/// What happened, for an event callback. docs/spec/recording.md has the numbers of the kinds and
+/// the meaning of the fields.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,7 @@ const _: () = assert!(size_of::<gpumem_event>() == 64);
 pub const GPUMEM_EVENT_MALLOC: i32 = 1;
 /// Memory was given back: address, stream.
 pub const GPUMEM_EVENT_FREE: i32 = 2;
-/// An allocation has another size in place: address, bytes.
+/// An allocation changed its size in place: address, bytes.
 pub const GPUMEM_EVENT_REALLOC: i32 = 3;
 /// A request failed for lack of memory: bytes, stream, tag, arena.
 pub const GPUMEM_EVENT_OUT_OF_MEMORY: i32 = 4;
@@ -139,11 +139,12 @@ pub const GPUMEM_EVENT_ARENA_ENTER: i32 = 6;
 pub const GPUMEM_EVENT_ARENA_EXIT: i32 = 7;
 /// An allocation went to another arena: address, arena.
 pub const GPUMEM_EVENT_MOVE: i32 = 8;
-/// Free memory was given back to the device: other is nanoseconds, here and below.
+/// Free memory was given back to the device. In this kind and those below, other is the time it
+/// took in nanoseconds.
 pub const GPUMEM_EVENT_TRIM: i32 = 9;
 /// Evictable memory left the device: address or tag, bytes.
 pub const GPUMEM_EVENT_EVICT: i32 = 10;
-/// It came back.
+/// Evictable memory came back to the device: address or tag, bytes.
 pub const GPUMEM_EVENT_RESTORE: i32 = 11;
 /// A request was met with new physical memory: address, bytes.
 pub const GPUMEM_EVENT_GROWTH: i32 = 15;
@@ -160,25 +161,25 @@ const _: () = {
     assert!(GPUMEM_EVENT_GROWTH == Kind::Growth as i32 && GPUMEM_EVENT_STITCH == Kind::Stitch as i32);
 };
 
-/// Called with each event, when the call that it is of has let go of its locks. It must not unwind.
-/// It may call gpumem; that makes no events.
+/// Called with each event, after the call that caused it has released its locks. It must not
+/// unwind. It may call gpumem; such calls make no events.
 #[allow(non_camel_case_types)]
 pub type gpumem_event_callback = Option<unsafe extern "C" fn(event: *const gpumem_event, user: *mut c_void)>;
 
-/// Writes the calling thread's stack into buf, one frame a line, the innermost first, and returns
-/// its length in bytes; what is beyond cap is cut. 0 means that gpumem records the native stack.
-/// For interpreters.
+/// Writes the calling thread's stack into buf, one frame a line, innermost first, and returns its
+/// length in bytes. Text beyond cap is cut. Returns 0 to have gpumem record the native stack. For
+/// interpreters.
 #[allow(non_camel_case_types)]
 pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, cap: usize, user: *mut c_void) -> usize>;
 
 /// Records every allocation to a file from now on, until gpumem_record_stop or the process's end.
 ///
-/// path is a file to make; where there is one already, "." and the process's number are added to
-/// the name, and ".2", ".3" and so on where that is there too. stack_frames is the depth of the
-/// stacks recorded with each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT.
-/// The file begins with what is live already.
-/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be made, stack_frames is out of range,
-/// or a recording is under way.
+/// path is the file to create. If it exists, "." and the process's number are added to the name; if
+/// that exists too, ".2", ".3" and so on. stack_frames is the depth of the stacks recorded with
+/// each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
+/// the allocations that are live already.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or the file cannot be created, stack_frames is
+/// out of range, or a recording is under way.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: u32) -> gpumem_status {
     guard(|| {
@@ -195,7 +196,8 @@ pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: 
 
 /// Ends the recording, and waits until it is written.
 ///
-/// events and lost may be NULL. They receive how many events the file has, and how many it lacks.
+/// events and lost may be NULL. They receive the number of events in the file and the number that
+/// were lost.
 /// Errors: GPUMEM_ERROR_INVALID when no recording is under way.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) -> gpumem_status {
@@ -209,10 +211,10 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
     })
 }
 
-/// Writes a snapshot: all memory at this moment, as JSON, for `gpumem view`.
+/// Writes a snapshot: the state of all memory now, as JSON, for `gpumem view`.
 ///
-/// path is a file to make or to replace. Other threads go on meanwhile: each heap is as it was at
-/// one moment.
+/// path is a file to create or to replace. Other threads go on meanwhile: each heap is shown as it
+/// was at one moment.
 /// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
@@ -225,11 +227,11 @@ pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
 
 /// Calls a function with every live allocation, small ones too.
 ///
-/// filter may be NULL: all allocations. visitor runs on this thread and receives user. A heap's
-/// allocations are of one moment; heaps are looked at one after the other, and other threads wait
-/// only while one is copied. The visitor may call gpumem. gpumem_visit_filter.age_and_stack also
-/// says how old each is and who asked for it. That reads the recording so far, about a second for
-/// four million events; other threads go on.
+/// filter may be NULL: all allocations. visitor runs on this thread and receives user. Heaps are
+/// visited one after the other, each as it was at one moment; other threads wait only while one is
+/// copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
+/// has its age and its stack. That reads the recording so far, which takes about a second for four
+/// million events; other threads go on.
 /// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with
 /// age_and_stack also when nothing is recorded to a file.
 #[no_mangle]
@@ -298,8 +300,8 @@ impl User {
 
 /// Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 ///
-/// It receives user. Driver calls of the slow path are events too. A callback that is running on
-/// another thread may end after this returns.
+/// The callback receives user. Driver calls of the slow path are events too. A callback that is
+/// running on another thread may still be running when this returns.
 #[no_mangle]
 pub extern "C" fn gpumem_event_callback_set(callback: gpumem_event_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {
@@ -316,9 +318,10 @@ pub extern "C" fn gpumem_event_callback_set(callback: gpumem_event_callback, use
     })
 }
 
-/// Takes the stacks of recordings from a function; NULL: from the machine.
+/// Takes the stacks of recordings from a function. With NULL gpumem records the native stacks.
 ///
-/// It receives user. It runs on the thread that allocates, and must not allocate from gpumem.
+/// The function receives user. It runs on the thread that allocates, and must not allocate from
+/// gpumem.
 #[no_mangle]
 pub extern "C" fn gpumem_stack_callback_set(callback: gpumem_stack_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {

@@ -1,6 +1,6 @@
 //! Looking inside
 //!
-//! Counters and dumps are a snapshot: other threads go on while they are taken.
+//! Counters and dumps are snapshots: other threads go on while they are taken.
 
 use crate::capi::call::arguments::{guard_list, guard_text};
 use crate::capi::call::error::gpumem_status;
@@ -12,42 +12,42 @@ use crate::context::{counters, Context};
 use crate::pool::PoolStats;
 use std::ffi::{c_char, c_int};
 
-/// One device's counters. Bytes unless a field says that it counts.
+/// One device's counters. Bytes unless a field says that it is a count.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_stats {
-    /// sizeof(gpumem_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
-    /// The device they belong to.
+    /// The device that the counters belong to.
     pub device: i32,
     /// Addresses reserved.
     pub reserved: u64,
-    /// Physical memory held, `stock` among it.
+    /// Physical memory held, including `stock`.
     pub mapped: u64,
-    /// The most that mapped ever was, since the last gpumem_stats_reset_peak.
+    /// The most that mapped has been since the last gpumem_stats_reset_peak.
     pub peak_mapped: u64,
-    /// What callers asked for and have not freed.
+    /// Memory that callers asked for and have not freed.
     pub requested: u64,
-    /// What was handed out for it, rounding included.
+    /// Memory that is live: requested, with rounding included.
     pub live: u64,
-    /// The most that live ever was since the last gpumem_stats_reset_peak: exact where one stream
-    /// has allocated. With several it is an upper bound: at most the sum of the streams' peaks, and
-    /// at most peak_mapped.
+    /// The most that live has been since the last gpumem_stats_reset_peak. It is exact where one
+    /// stream has allocated. With several streams it is an upper bound: at most the sum of their
+    /// peaks, and at most peak_mapped.
     pub peak_live: u64,
-    /// Free and mapped, usable by its own stream at once.
+    /// Free mapped memory that its own stream can use at once.
     pub free: u64,
-    /// Free and mapped, waiting for a stream.
+    /// Free mapped memory that waits for a stream.
     pub waiting: u64,
-    /// Physical memory held for later without an address.
+    /// Physical memory without an address, held for later.
     pub stock: u64,
     /// Unmapped addresses inside the reservation.
     pub holes: u64,
     /// Old addresses of memory that has moved, not yet unmapped.
     pub zombies: u64,
-    /// The largest request that the next allocation, on any stream, is sure to get without new
-    /// physical memory. It may take remapping, and a wait until the device has passed what was
-    /// freed. Some streams may get more.
+    /// The largest request that is sure to succeed next, on any stream, without new physical
+    /// memory. It may take remapping, and a wait until the device has passed earlier frees. Some
+    /// streams may get more.
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,
@@ -73,11 +73,11 @@ pub struct gpumem_stats {
     pub unknown_pointers: u64,
     /// Frees by id (gpumem_free_id) of allocations that were gone already, a count.
     pub late_frees: u64,
-    /// Requests that the pool had no memory for, a count: also those for which room was made then
-    /// by moving evictable memory out, but not those that a reservation or a limit of a space
+    /// Requests that the pool had no memory for, a count. It includes those for which room was then
+    /// made by moving evictable memory out, but not those that a reservation or a space's limit
     /// refused.
     pub out_of_memory: u64,
-    /// The most that may be mapped (gpumem_device_limit_set); 0: what the device has.
+    /// The most that may be mapped (gpumem_device_limit_set). 0 means all that the device has.
     pub limit: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct gpumem_driver_call {
     pub calls: u64,
 }
 
-/// The counters of one device.
+/// Gets the counters of one device.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when there is no such device,
 /// out is NULL or its size impossible.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn gpumem_dump(device: c_int, buf: *mut c_char, cap: usize
     unsafe { guard_text(buf, cap, needed, dump) }
 }
 
-/// How often each driver call was made, in a fixed order.
+/// Gets how often each driver call was made, in a fixed order.
 ///
 /// out has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
 /// may be NULL; it receives how many there are.

@@ -1,9 +1,9 @@
 //! Planning
 //!
-//! A plan lays buffers out in an arena before anything runs: given how large each is and during
-//! which steps it is live, it finds an offset for each, so that buffers live at the same step share
-//! no bytes and the arena is as small as can be. docs/spec/planner.md says precisely what is laid
-//! out, and how.
+//! A plan lays buffers out in an arena before anything runs. Given the size of each buffer and the
+//! steps during which it is live, it finds an offset for each, so that buffers live at the same
+//! step share no bytes and the arena is as small as possible. docs/spec/planner.md has the precise
+//! rules.
 //!
 //!   gpumem_plan plan;
 //!   gpumem_plan_buffer_options b;
@@ -19,20 +19,20 @@
 //!   gpumem_plan_destroy(plan);
 //!
 //! Planning needs no device and starts nothing, except for gpumem_plan_materialise, which allocates
-//! the arena. A plan belongs to the process that made it: in a forked child every call on it,
-//! gpumem_plan_destroy included, gives GPUMEM_ERROR_FORKED at once and does nothing, whatever the
+//! the arena. A plan belongs to the process that made it. In a forked child every call on it,
+//! gpumem_plan_destroy included, returns GPUMEM_ERROR_FORKED at once and does nothing, whatever the
 //! parent was doing with it. The child can make plans of its own, even where gpumem had started
 //! before the fork.
 //!
 //! Steps are positions in the execution order, counted from 0; a range of them is half-open,
-//! [lower, upper). Ids are consecutive from 0 in the order of adding, the same sequence for buffers
-//! and for the values of a graph. Offsets, sizes and sums of them are at most 2^62 bytes.
+//! [lower, upper). Ids count from 0 in the order of adding, in one sequence for buffers and the
+//! values of a graph. Offsets, sizes and sums of them are at most 2^62 bytes.
 //!
-//! A gpumem_plan is a handle. One that has been destroyed, or was never a plan, is
-//! GPUMEM_ERROR_INVALID, which each of these functions can give. Calls on one plan from several
-//! threads take turns, so a query waits for a solve in progress; gpumem_plan_cancel and
-//! gpumem_plan_destroy do not. A call that changes a plan makes its layout stale: queries give
-//! GPUMEM_ERROR_INVALID until it is solved again.
+//! A gpumem_plan is a handle. Each of these functions returns GPUMEM_ERROR_INVALID for one that has
+//! been destroyed or was never a plan. Calls on one plan from several threads take turns, so a
+//! query waits for a solve in progress; gpumem_plan_cancel and gpumem_plan_destroy do not. A call
+//! that changes a plan makes its layout stale: queries return GPUMEM_ERROR_INVALID until it is
+//! solved again.
 
 use super::state::{Answer, Plan, State};
 use crate::base::{Error, Result};
@@ -55,41 +55,41 @@ pub struct gpumem_plan_st(());
 #[allow(non_camel_case_types)]
 pub type gpumem_plan = *mut gpumem_plan_st;
 
-/// Kinds of buffers and values: made and used up on the way.
+/// Kind of a buffer or value: made and used up within the run.
 pub const GPUMEM_PLAN_TEMPORARY: i32 = 0;
-/// Given by the caller for each run.
+/// Kind: given by the caller for each run.
 pub const GPUMEM_PLAN_INPUT: i32 = 1;
-/// Read by the caller after each run.
+/// Kind: read by the caller after each run.
 pub const GPUMEM_PLAN_OUTPUT: i32 = 2;
-/// Weights: they outlive the run.
+/// Kind: a weight, which outlives the run.
 pub const GPUMEM_PLAN_PARAMETER: i32 = 3;
-/// Never written.
+/// Kind: never written.
 pub const GPUMEM_PLAN_CONSTANT: i32 = 4;
 
-/// Sets of kinds, or-ed together: all of GPUMEM_PLAN_TEMPORARY.
+/// All buffers and values of kind GPUMEM_PLAN_TEMPORARY. These sets are or-ed together.
 pub const GPUMEM_PLAN_TEMPORARIES: u32 = 1;
-/// All of GPUMEM_PLAN_INPUT.
+/// All of kind GPUMEM_PLAN_INPUT.
 pub const GPUMEM_PLAN_INPUTS: u32 = 2;
-/// All of GPUMEM_PLAN_OUTPUT.
+/// All of kind GPUMEM_PLAN_OUTPUT.
 pub const GPUMEM_PLAN_OUTPUTS: u32 = 4;
-/// All of GPUMEM_PLAN_PARAMETER.
+/// All of kind GPUMEM_PLAN_PARAMETER.
 pub const GPUMEM_PLAN_PARAMETERS: u32 = 8;
-/// All of GPUMEM_PLAN_CONSTANT.
+/// All of kind GPUMEM_PLAN_CONSTANT.
 pub const GPUMEM_PLAN_CONSTANTS: u32 = 16;
 
-/// Where a buffer may go: wherever it fits.
+/// A buffer may go wherever it fits.
 pub const GPUMEM_PLAN_ANYWHERE: i32 = 0;
-/// At its offset and nowhere else.
+/// A buffer goes to its offset and nowhere else.
 pub const GPUMEM_PLAN_FIXED: i32 = 1;
-/// At its offset if that makes the arena no larger.
+/// A buffer goes to its offset if that makes the arena no larger.
 pub const GPUMEM_PLAN_PREFERRED: i32 = 2;
 
-/// For a plan: each buffer has bytes of its own, shared with nothing at any step. For finding out
-/// whether a wrong result comes from sharing.
+/// For a plan: no two buffers share bytes, at any step. It helps to find out whether a wrong result
+/// comes from sharing.
 pub const GPUMEM_PLAN_NO_REUSE: u32 = 1;
 
-/// For a buffer: it goes to the arena in its arena field. Without this it goes to the first that
-/// has room.
+/// For a buffer: it goes to the arena in its arena field. Without this flag it goes to the first
+/// arena that has room.
 pub const GPUMEM_PLAN_IN_ARENA: u32 = 1;
 
 const _: () = {
@@ -120,13 +120,13 @@ pub struct gpumem_plan_options {
     pub size: u32,
     /// GPUMEM_PLAN_NO_REUSE or 0.
     pub flags: u32,
-    /// Most bytes of arena 0; 0 means as many as it takes.
+    /// The most bytes of arena 0; 0 means as many as it takes.
     pub capacity: u64,
-    /// Every offset is a multiple of this, bytes, which need not be a power of two: the size of the
-    /// elements of all buffers, so that offsets can count elements. 0 means 1.
+    /// Every offset is a multiple of this many bytes, which need not be a power of two. Set it to
+    /// the size of the buffers' elements for offsets that can count elements. 0 means 1.
     pub unit: u64,
-    /// Alignment of what is added without one, a power of two up to 2^40, bytes; not of views,
-    /// which are where their parents are. 0 means 1; 256 is what tensors on a GPU want.
+    /// Alignment of what is added without one, bytes, a power of two up to 2^40. It does not apply
+    /// to views, which lie in their parents. 0 means 1; tensors on a GPU want 256.
     pub alignment: u64,
 }
 
@@ -136,9 +136,9 @@ extensible!(gpumem_plan_options, 32, 2 * 4 + 3 * 8);
 /// A buffer, for gpumem_plan_buffer_add, or a value, for gpumem_plan_value_add. A field that is 0
 /// means its default.
 ///
-/// While it is live it occupies [offset, offset + bytes + guard) of its arena. A buffer of no
-/// bytes, or live at no step, occupies nothing, not even its guard. It still gets an aligned
-/// offset, which others may have too.
+/// While live, it occupies [offset, offset + bytes + guard) of its arena. A buffer of no bytes, or
+/// live at no step, occupies nothing, not even its guard. It still gets an aligned offset, which
+/// others may have too.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -147,35 +147,36 @@ pub struct gpumem_plan_buffer_options {
     pub size: u32,
     /// GPUMEM_PLAN_IN_ARENA or 0.
     pub flags: u32,
-    /// GPUMEM_PLAN_TEMPORARY and so on: what it is for.
+    /// What it is for: GPUMEM_PLAN_TEMPORARY and so on.
     pub kind: i32,
-    /// GPUMEM_PLAN_ANYWHERE, _FIXED or _PREFERRED: where it may go.
+    /// Where it may go: GPUMEM_PLAN_ANYWHERE, _FIXED or _PREFERRED.
     pub place: i32,
-    /// How large it is, guard not included.
+    /// Its size in bytes, guard not included.
     pub bytes: u64,
     /// First step at which it holds something. Must be 0 for a value.
     pub lower: u64,
     /// First step after its last use. Must be 0 for a value.
     pub upper: u64,
-    /// Its offset is a multiple of this power of two, bytes, up to 2^40; 0 means the plan's, or for
-    /// a view none.
+    /// Alignment of its offset, bytes, a power of two up to 2^40. 0 means the plan's alignment, or
+    /// none for a view.
     pub alignment: u64,
-    /// Bytes behind it that nothing else may use while it is live.
+    /// Bytes after it that nothing else may use while it is live.
     pub guard: u64,
-    /// With GPUMEM_PLAN_FIXED and GPUMEM_PLAN_PREFERRED: its first byte in the arena. Must be 0
+    /// Its offset in the arena, with GPUMEM_PLAN_FIXED and GPUMEM_PLAN_PREFERRED. Must be 0
     /// otherwise.
     pub offset: u64,
-    /// With GPUMEM_PLAN_IN_ARENA: the arena it goes to. Must be 0 otherwise.
+    /// The arena it goes to, with GPUMEM_PLAN_IN_ARENA. Must be 0 otherwise.
     pub arena: u32,
     /// Must be 0.
     pub reserved: u32,
     /// Ranges of steps inside its live range at which it holds nothing, so that others may use its
-    /// bytes: in order, apart, none empty. Its contents do not survive them. May be NULL when
-    /// gap_count is 0. Not for a value.
+    /// bytes. They are in order, do not touch, and none is empty. Its contents do not survive them.
+    /// May be NULL when gap_count is 0. Not for a value.
     pub gaps: *const gpumem_plan_interval,
     /// How many gaps there are, a count.
     pub gap_count: usize,
-    /// For reports, and for sharing with other plans: UTF-8, terminated, copied. May be NULL.
+    /// Its name in reports, and for sharing with other plans: UTF-8, terminated, copied. May be
+    /// NULL.
     pub name: *const c_char,
 }
 
@@ -185,8 +186,8 @@ extensible!(gpumem_plan_buffer_options, 96, 6 * 4 + 9 * 8);
 
 /// Makes an empty plan with one arena, arena 0.
 ///
-/// opts may be NULL: every setting at its default. They are read and not kept. out receives the
-/// plan, which the caller owns and gives to gpumem_plan_destroy. Needs no device.
+/// opts may be NULL, which leaves every setting at its default; it is read and not kept. out
+/// receives the plan, which the caller owns until gpumem_plan_destroy. Needs no device.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or a setting is not allowed.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_create(opts: *const gpumem_plan_options, out: *mut gpumem_plan) -> gpumem_status {
@@ -203,8 +204,8 @@ pub unsafe extern "C" fn gpumem_plan_create(opts: *const gpumem_plan_options, ou
 
 /// Destroys a plan. Memory that gpumem_plan_materialise allocated for it stays the caller's.
 ///
-/// plan may be NULL, which does nothing. Does not wait: a solve in progress on another thread is
-/// cancelled and gives GPUMEM_ERROR_INVALID there, and other calls in progress end as they would
+/// plan may be NULL, which does nothing. Does not wait. A solve in progress on another thread is
+/// cancelled and returns GPUMEM_ERROR_INVALID there. Other calls in progress end as they would
 /// have.
 /// Errors: GPUMEM_ERROR_INVALID when it has been destroyed already or is no plan.
 #[no_mangle]
@@ -221,10 +222,10 @@ pub extern "C" fn gpumem_plan_destroy(plan: gpumem_plan) -> gpumem_status {
 ///
 /// opts is read and not kept. out receives the buffer's id.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, or for a range that ends before it starts,
-/// an alignment that is no power of two or more than 2^40, an offset that is not aligned, an arena
-/// that does not exist, gaps out of order or out of range, an unknown kind, place or flag, a size
-/// beyond 2^62, a name that is not UTF-8. Nothing is added then. Solving finds out whether fixed
-/// buffers are in each other's way.
+/// an alignment that is not a power of two or is more than 2^40, an offset that is not aligned, an
+/// arena that does not exist, gaps out of order or out of range, an unknown kind, place or flag, a
+/// size beyond 2^62, a name that is not UTF-8. Nothing is added then. Solving finds out whether
+/// fixed buffers conflict.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_buffer_add(
     plan: gpumem_plan,
@@ -248,7 +249,7 @@ pub unsafe extern "C" fn gpumem_plan_buffer_add(
 /// uppers[i]).
 ///
 /// The arrays have count elements each and may be NULL when it is 0. They are read and not kept.
-/// first may be NULL; it receives the id of buffer 0, those of the others follow.
+/// first may be NULL; it receives the id of buffer 0, and the ids of the others follow it.
 /// Errors: GPUMEM_ERROR_INVALID as for gpumem_plan_buffer_add, naming the buffer's index; none is
 /// added then.
 #[no_mangle]
@@ -288,8 +289,8 @@ pub unsafe extern "C" fn gpumem_plan_buffers_add(
 /// Adds an arena: a run of bytes of its own, such as another device's memory.
 ///
 /// capacity is the most bytes it may have; 0 means as many as it takes. name is for reports, UTF-8,
-/// copied, and may be NULL. out receives its number; they are consecutive, and every plan has arena
-/// 0. A buffer that is bound to no arena goes to the first that has room.
+/// copied, and may be NULL. out receives its number. Numbers are consecutive, and every plan has
+/// arena 0. A buffer that is bound to no arena goes to the first that has room.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or name is not UTF-8.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_arena_add(
@@ -325,8 +326,8 @@ pub extern "C" fn gpumem_plan_unit_set(plan: gpumem_plan, unit: u64) -> gpumem_s
     guard(|| change(plan, |state| state.graph.set_unit(unit.max(1))))
 }
 
-/// Whether buffers that are not live together may share bytes: 0 for no, anything else for yes, the
-/// default.
+/// Sets whether buffers that are not live together may share bytes: 0 for no, anything else for
+/// yes, the default.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_reuse_set(plan: gpumem_plan, reuse: i32) -> gpumem_status {
     guard(|| {
@@ -337,8 +338,8 @@ pub extern "C" fn gpumem_plan_reuse_set(plan: gpumem_plan, reuse: i32) -> gpumem
     })
 }
 
-/// Keeps bytes [offset, offset + bytes) of an arena free of buffers during steps [lower, upper):
-/// memory of the caller's own. UINT64_MAX for upper means to the end.
+/// Keeps bytes [offset, offset + bytes) of an arena free of buffers during steps [lower, upper),
+/// for the caller's own use. UINT64_MAX for upper means to the end.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such arena, the range passes 2^62 bytes or the
 /// steps end before they start.
@@ -357,8 +358,8 @@ pub extern "C" fn gpumem_plan_obstacle_add(
 
 /// Sets the kinds that get no slot, because the caller provides their memory:
 /// GPUMEM_PLAN_TEMPORARIES and so on, or-ed together; 0 for none, the default. A view goes by the
-/// kind of its root: it is left out with it, and has a slot where that has one. A shared weight is
-/// where it is shared all the same.
+/// kind of its root: it has a slot if and only if the root has one. A shared weight is where it is
+/// shared all the same.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for a bit that is no kind.
 #[no_mangle]
@@ -378,12 +379,12 @@ pub extern "C" fn gpumem_plan_left_out_set(plan: gpumem_plan, kinds: u32) -> gpu
     })
 }
 
-/// Changes how large a buffer or value is. Solve again afterwards; GPUMEM_PLAN_EFFORT_FAST is made
+/// Changes the size of a buffer or value. Solve again afterwards; GPUMEM_PLAN_EFFORT_FAST is made
 /// for that.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when id does not exist, views of it or what it is a view of do not
-/// fit any more, or bytes with its guard, or from its fixed or preferred offset on, are more than
-/// 2^62. On failure the size stays as it was.
+/// Errors: GPUMEM_ERROR_INVALID when id does not exist, a view of it no longer fits, it no longer
+/// fits its own parent, or bytes passes 2^62 together with its guard or with its fixed or preferred
+/// offset. On failure the size stays as it was.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_resize(plan: gpumem_plan, id: u32, bytes: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.resize(ValueId(id), bytes)))

@@ -16,11 +16,11 @@ use crate::capi::call::types::not_null;
 use crate::plan::{Buffer, OpId, Preset, Value, ValueId};
 use std::ffi::c_char;
 
-/// For running a model: inputs, parameters and constants are left out, being somewhere already;
-/// nothing is kept for a backward pass.
+/// For running a model: inputs, parameters and constants are left out, because they are in memory
+/// already. Nothing is kept for a backward pass.
 pub const GPUMEM_PLAN_INFERENCE: i32 = 1;
-/// For a backward pass to come: no kind is left out, and all that outputs were computed from lives
-/// to the end. This can take many times the memory.
+/// For a later backward pass: no kind is left out, and everything that outputs were computed from
+/// lives to the end. This can take many times the memory.
 pub const GPUMEM_PLAN_BACKWARD: i32 = 2;
 
 /// Adds a value: a tensor whose live range follows from the operations that write and read it.
@@ -48,11 +48,11 @@ pub unsafe extern "C" fn gpumem_plan_value_add(
 }
 
 /// Adds an operation that reads inputs and writes outputs. It runs after those added before it. A
-/// value that is both is updated: read, and left with other contents.
+/// value that is both input and output is read and left with other contents.
 ///
 /// name is for reports, UTF-8, copied, and may be NULL. The arrays hold ids of values and may be
 /// NULL when their count is 0; they are read and not kept. out may be NULL; it receives the
-/// operation's number: operations are counted on their own, from 0.
+/// operation's number. Operations are numbered on their own, from 0.
 /// Errors: GPUMEM_ERROR_INVALID for an id that does not exist, an output that comes twice, and one
 /// that another operation produces already. Solving finds out whether each value is written before
 /// it is read.
@@ -95,20 +95,20 @@ pub unsafe extern "C" fn gpumem_plan_order_set(plan: gpumem_plan, ops: *const u3
     })
 }
 
-/// Makes a value a view: child is the bytes of parent from offset on, as many as child has. It gets
-/// no slot of its own. Reading it reads its parent, which may be a view itself.
+/// Makes a value a view: child is the bytes of parent that start at offset, as many as child has.
+/// child gets no slot of its own. Reading it reads its parent, which may be a view itself.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when a value does not exist, child is a view already or would be
 /// one of itself, was added with a place, a guard or a live range of its own, or passes the end of
-/// its parent. Solving finds out whether given kinds, arenas and alignments agree with the
+/// its parent. Solving finds out whether its kind, arena and alignment, where given, agree with the
 /// parent's.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_view_set(plan: gpumem_plan, child: u32, parent: u32, offset: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.view(ValueId(child), ValueId(parent), offset)))
 }
 
-/// Allows an operation to write output over input, byte for byte from the first. The plan does so
-/// where input dies there and output fits: both then have the same offset.
+/// Allows an operation to write output over input, from its first byte on. The plan does so where
+/// input dies there and output fits: both then have the same offset.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when op does not exist, does not read input or does not write
 /// output.
@@ -118,10 +118,10 @@ pub extern "C" fn gpumem_plan_in_place_add(plan: gpumem_plan, op: u32, input: u3
 }
 
 /// Keeps a value live through a step, as an operation that reads it then would. A step after the
-/// last operation moves the end.
+/// last operation extends the plan.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX, which no step
-/// comes after, or outside of the range that was stated for the value or for what it is a view of.
+/// Errors: GPUMEM_ERROR_INVALID when the value does not exist, or step is UINT64_MAX or outside the
+/// range that was stated for the value or for what it is a view of.
 #[no_mangle]
 pub extern "C" fn gpumem_plan_extend(plan: gpumem_plan, value: u32, step: u64) -> gpumem_status {
     guard(|| change(plan, |state| state.graph.extend_to(ValueId(value), step)))
@@ -135,8 +135,8 @@ pub extern "C" fn gpumem_plan_keep(plan: gpumem_plan, value: u32) -> gpumem_stat
     guard(|| change(plan, |state| state.graph.pin(ValueId(value))))
 }
 
-/// Keeps everything that a value was computed from live to the end, but not the value itself; a
-/// view is kept too, being bytes of its parent, which it came from.
+/// Keeps everything that a value was computed from live to the end, but not the value itself. A
+/// value that is a view is kept too, because its bytes are those of its parent.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when it does not exist.
 #[no_mangle]
@@ -144,7 +144,7 @@ pub extern "C" fn gpumem_plan_keep_ancestors(plan: gpumem_plan, value: u32) -> g
     guard(|| change(plan, |state| state.graph.pin_ancestors(ValueId(value))))
 }
 
-/// Whether everything that outputs were computed from lives to the end: 0 for no, the default,
+/// Sets whether everything that outputs were computed from lives to the end: 0 for no, the default,
 /// anything else for yes.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when there is no such plan.
@@ -158,8 +158,8 @@ pub extern "C" fn gpumem_plan_keep_ancestors_set(plan: gpumem_plan, keep: i32) -
     })
 }
 
-/// Sets what gpumem_plan_left_out_set and gpumem_plan_keep_ancestors_set set, for a purpose:
-/// GPUMEM_PLAN_INFERENCE or GPUMEM_PLAN_BACKWARD.
+/// Sets for a purpose, GPUMEM_PLAN_INFERENCE or GPUMEM_PLAN_BACKWARD, what gpumem_plan_left_out_set
+/// and gpumem_plan_keep_ancestors_set set.
 ///
 /// Errors: GPUMEM_ERROR_INVALID for another number.
 #[no_mangle]
@@ -182,11 +182,11 @@ pub extern "C" fn gpumem_plan_preset_set(plan: gpumem_plan, preset: i32) -> gpum
 }
 
 /// States that another plan has the weight of this name at these bytes of an arena that both plans
-/// use: a parameter or constant of that name gets no slot of its own but this one, and nothing of
-/// this plan is put there.
+/// use. A parameter or constant of that name then gets this slot, and this plan puts nothing else
+/// there.
 ///
-/// name is UTF-8, copied. Stating the same again changes nothing; gpumem_plan_unshare takes it
-/// back, to share the weight at another place.
+/// name is UTF-8, copied. Stating the same again changes nothing. To share the weight at another
+/// place, take it back with gpumem_plan_unshare first.
 /// Errors: GPUMEM_ERROR_INVALID when name is NULL or not UTF-8, the weight is shared at another
 /// place or with another size already, there is no such arena, or the range passes 2^62 bytes.
 /// Solving finds out whether size, kind, alignment, arena and fixed offset of the value agree, and
@@ -208,13 +208,13 @@ pub unsafe extern "C" fn gpumem_plan_share(
 }
 
 /// Like gpumem_plan_share, for every parameter and constant that lives throughout another solved
-/// plan and has a slot there, and for what that plan shares itself. Those added with a range that
+/// plan and has a slot there, and for what that plan shares itself. Weights added with a range that
 /// does not cover the whole plan are left out. Those without a name, and the guards of all, are
 /// kept clear.
 ///
-/// from is not kept: what happens to it later does not matter here. count may be NULL; it receives
-/// how many have a name. Calling it again with the same layout changes nothing; after from was
-/// solved anew, gpumem_plan_unshare comes first.
+/// from is not kept; later changes to it do not matter here. count may be NULL; it receives how
+/// many weights have a name. Calling this again with the same layout changes nothing. After from
+/// has been solved anew, call gpumem_plan_unshare first.
 /// Errors: those of gpumem_plan_share, and nothing is shared then; GPUMEM_ERROR_INVALID when from
 /// has no layout.
 #[no_mangle]
@@ -235,8 +235,8 @@ pub unsafe extern "C" fn gpumem_plan_share_from(
 }
 
 /// Takes back what gpumem_plan_share or gpumem_plan_share_from stated about the weight of this
-/// name, its guard included: a value of that name gets a slot of this plan's again. NULL takes back
-/// all there is, weights without a name included.
+/// name, its guard included. A value of that name then gets a slot of this plan's again. NULL takes
+/// everything back, weights without a name included.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when no weight of that name is shared, or name is not UTF-8.
 #[no_mangle]

@@ -1,8 +1,8 @@
 //! Giving a plan its memory
 //!
 //! An arena of a solved plan becomes one allocation of the pool, and its buffers pointers into it.
-//! A plan can be given memory any number of times. It keeps no track of it: the memory is the
-//! caller's, like any other.
+//! A plan can be given memory any number of times. It does not track that memory, which belongs to
+//! the caller like any other.
 
 use super::buffers::{gpumem_plan, with};
 use crate::base::{Error, Result};
@@ -23,13 +23,12 @@ const ALWAYS: u64 = 256;
 /// Allocates an arena of a solved plan, in the order of a stream, on the stream's device.
 ///
 /// s is a live stream or NULL. out receives the memory, which the caller owns until gpumem_free or
-/// gpumem_free_async; an arena of no bytes gives a unique pointer all the same. It is aligned as
-/// its buffers ask, and to 256 bytes at least. Changing, solving or destroying the plan later does
-/// not touch it.
+/// gpumem_free_async. An arena of no bytes gives a unique pointer all the same. The memory is
+/// aligned as its buffers ask, and to at least 256 bytes. Changing, solving or destroying the plan
+/// later does not touch it.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, there is no such arena or the plan has no layout;
-/// those of gpumem_malloc_async; those of an alignment that memory cannot have:
-/// GPUMEM_ERROR_INVALID beyond 1 GiB, GPUMEM_ERROR_UNSUPPORTED beyond what the driver gives where
-/// GPUMEM_POOL is off.
+/// those of gpumem_malloc_async; for an alignment that memory cannot have, GPUMEM_ERROR_INVALID
+/// beyond 1 GiB, and with GPUMEM_POOL=off GPUMEM_ERROR_UNSUPPORTED beyond what the driver gives.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_materialise(
     plan: gpumem_plan,
@@ -50,7 +49,7 @@ pub unsafe extern "C" fn gpumem_plan_materialise(
 /// Like gpumem_plan_materialise, with the options of gpumem_malloc_with: flags, device, stream,
 /// tag.
 ///
-/// opts is read and not kept. Its bytes must be 0; its alignment counts where it is more than the
+/// opts is read and not kept. Its bytes must be 0. Its alignment applies where it exceeds what the
 /// plan needs.
 /// Errors: those of gpumem_plan_materialise and of gpumem_malloc_with.
 #[no_mangle]
@@ -85,12 +84,12 @@ pub unsafe extern "C" fn gpumem_plan_materialise_with(
     })
 }
 
-/// The address of a buffer or value in the memory of a solved plan.
+/// Gets the address of a buffer or value in the memory of a solved plan.
 ///
-/// bases[a] is where arena a is; base_count is how many arenas that covers. For a plan with one
-/// arena, &base and 1. out receives bases[its arena] + its offset. Needs no device.
-/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, that of its arena included, base_count does
-/// not cover its arena, id does not exist or has no slot, or the plan has no layout.
+/// bases[a] is the address of arena a; base_count is how many arenas bases covers. For a plan with
+/// one arena, pass &base and 1. out receives bases[its arena] + its offset. Needs no device.
+/// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the base of its arena included, base_count
+/// does not cover its arena, id does not exist or has no slot, or the plan has no layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_pointer_get(
     plan: gpumem_plan,

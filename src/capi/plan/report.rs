@@ -62,9 +62,9 @@ pub unsafe extern "C" fn gpumem_plan_svg_get(
     unsafe { copy(plan, buf, cap, needed, |s| crate::plan::svg(&s.lowered.problem, &s.layout)) }
 }
 
-/// The buffers and values whose slots are live at the critical step, in the order of ids. That is
-/// the first step at which most bytes are live, reserved ranges included. A slot is named by the
-/// value that owns it, not by views of it or values that took it over. Only smaller or
+/// Gets the buffers and values whose slots are live at the critical step, in the order of ids. The
+/// critical step is the first at which most bytes are live, reserved ranges included. A slot is
+/// named by the value that owns it, not by views of it or values that took it over. Only smaller or
 /// shorter-lived ones among these can make the arena smaller.
 ///
 /// ids has room for cap entries and may be NULL when cap is 0; entries beyond are left out. count
@@ -83,11 +83,10 @@ pub unsafe extern "C" fn gpumem_plan_critical_get(
     unsafe { guard_list(ids, "ids", cap, count, list) }
 }
 
-/// The steps during which the bytes of a buffer or value hold something, its gaps not considered:
-/// those of its slot, so that a view has its parent's, and a value written in place has those of
-/// what it was written over, too.
+/// Gets the steps during which the slot of a buffer or value holds something, gaps ignored. A view
+/// has those of its parent. A value written in place also has those of what it was written over.
 ///
-/// lower receives the first such step, upper the first after them.
+/// lower receives the first such step, upper the first step after the last.
 /// Errors: GPUMEM_ERROR_INVALID when an output is NULL, id does not exist or has no slot, or the
 /// plan has not been solved since it was changed.
 #[no_mangle]
@@ -112,16 +111,16 @@ pub unsafe extern "C" fn gpumem_plan_live_get(
 
 /// Checks a layout of the caller's own for a plan: that what is live at the same step shares no
 /// bytes, and that alignments, the unit, fixed offsets, obstacles, guards, arenas and capacities
-/// are kept. The plan need not be solved, and whether it is does not change.
+/// are respected. The plan need not be solved, and is not changed.
 ///
 /// offsets[i] is where buffer or value i is; count is how many there are in the plan. arenas[i] is
 /// its arena; arenas may be NULL, which means arena 0 for all. GPUMEM_PLAN_NO_OFFSET stands for
-/// what has no slot, and may stand for a view and a value written in place, since their offsets
-/// follow from another's; where they are given they must agree with it. The arrays are read and not
-/// kept. bytes may be NULL; it receives what all arenas together need.
-/// Errors: GPUMEM_ERROR_INVALID for the first thing that is wrong, with what it is; also when
-/// offsets is NULL and count is not 0, count is not the plan's, or the plan's graph contradicts
-/// itself. Of an empty plan, NULL and 0 are a layout.
+/// what has no slot. It may also stand for a view or a value written in place, whose offset follows
+/// from another's; an offset given for one must agree with that. The arrays are read and not kept.
+/// bytes may be NULL; it receives what all arenas together need.
+/// Errors: GPUMEM_ERROR_INVALID for the first fault found, which the text names; also when offsets
+/// is NULL and count is not 0, count is not the plan's, or the plan's graph contradicts itself. For
+/// an empty plan, NULL and 0 are a valid layout.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_verify(
     plan: gpumem_plan,

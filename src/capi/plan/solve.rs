@@ -18,27 +18,27 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Greedy orders, then a search of a limited number of steps. The default.
+/// Tries greedy orders, then searches for a limited number of steps. The default.
 pub const GPUMEM_PLAN_EFFORT_NORMAL: i32 = 0;
-/// A few greedy orders and no search, under a millisecond for hundreds of buffers: for planning
-/// again at run time.
+/// Tries a few greedy orders and does not search. Takes under a millisecond for hundreds of
+/// buffers. For planning again at run time.
 pub const GPUMEM_PLAN_EFFORT_FAST: i32 = 1;
 
-/// Tries the order of the last layout first, if the plan has as many slots as then: for planning
-/// again after gpumem_plan_resize. The layout then depends on that one too.
+/// Tries the order of the last layout first, if the plan still has as many slots. For planning
+/// again after gpumem_plan_resize. The layout then depends on the last one too.
 pub const GPUMEM_PLAN_FROM_LAST: u32 = 1;
 
-/// No smaller arena is possible.
+/// Status of a layout: no smaller arena is possible.
 pub const GPUMEM_PLAN_OPTIMAL: i32 = 0;
-/// Valid, and perhaps not the smallest.
+/// Status of a layout: valid, and perhaps not the smallest.
 pub const GPUMEM_PLAN_FEASIBLE: i32 = 1;
-/// No layout fits the capacities: proved.
+/// Status: no layout fits the capacities, which is proved.
 pub const GPUMEM_PLAN_INFEASIBLE: i32 = 2;
-/// No layout that fits the capacities was found; there may be one.
+/// Status: no layout that fits the capacities was found; there may be one.
 pub const GPUMEM_PLAN_OUT_OF_TIME: i32 = 3;
 
-/// The offset of what has no slot, in what gpumem_plan_offsets_get fills and gpumem_plan_verify
-/// reads.
+/// Stands for the offset of a buffer or value that has no slot, in gpumem_plan_offsets_get and
+/// gpumem_plan_verify.
 pub const GPUMEM_PLAN_NO_OFFSET: u64 = u64::MAX;
 
 const _: () = {
@@ -57,12 +57,12 @@ pub struct gpumem_plan_solve_options {
     pub size: u32,
     /// GPUMEM_PLAN_EFFORT_*.
     pub effort: i32,
-    /// Time to search, milliseconds: with a limit, the normal effort takes as many steps as usually
-    /// fit into it, more or fewer than it would without one, and ends at the limit if they take
-    /// longer. 0: the steps of the effort, however long they take, which is seconds at most as a
-    /// rule. Greedy orders are tried in any case.
+    /// Time to search, milliseconds. With a limit, the normal effort searches until then, or until
+    /// it reaches the lower bound or a proof, and the layout may depend on the machine. 0 means the
+    /// steps of the effort however long they take, usually seconds at most. Greedy orders are tried
+    /// in any case.
     pub time_limit_ms: u64,
-    /// Threads to search with, a count up to 256; 0 and 1 search on the caller's.
+    /// Threads to search with, a count up to 256; 0 and 1 search on the caller's thread.
     pub threads: u32,
     /// GPUMEM_PLAN_FROM_LAST or 0.
     pub flags: u32,
@@ -71,26 +71,28 @@ pub struct gpumem_plan_solve_options {
 // SAFETY: repr(C), a u32 first, integers only; the sum of its fields shows no padding.
 extensible!(gpumem_plan_solve_options, 24, 4 * 4 + 8);
 
-/// What solving gave, from gpumem_plan_stats_get. Bytes unless a field says otherwise.
+/// The result of solving, from gpumem_plan_stats_get. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct gpumem_plan_stats {
-    /// sizeof(gpumem_plan_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_plan_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// GPUMEM_PLAN_OPTIMAL, _FEASIBLE, _INFEASIBLE or _OUT_OF_TIME.
     pub status: i32,
-    /// All arenas together. With the last two statuses, of the smallest layout found that ignores
-    /// the capacities; 0 if none was.
+    /// Size of all arenas together. With _INFEASIBLE and _OUT_OF_TIME, that of the smallest layout
+    /// found that ignores the capacities; 0 if none was found.
     pub arena_bytes: u64,
-    /// No layout can be smaller: at least the largest sum of what is live at one step.
+    /// No layout can be smaller than this. It is at least the largest sum of what is live at one
+    /// step.
     pub lower_bound: u64,
-    /// What the buffers would take side by side.
+    /// What the buffers would take without sharing bytes.
     pub total_unshared: u64,
-    /// What sharing bytes saves: total_unshared - arena_bytes, or 0; 0 where arena_bytes is.
+    /// What sharing bytes saves: total_unshared - arena_bytes, but at least 0; 0 where arena_bytes
+    /// is 0.
     pub saved: u64,
-    /// How far arena_bytes is above lower_bound, as a share of it; 0 is optimal, if there is a
-    /// layout.
+    /// How far arena_bytes is above lower_bound, as a fraction of lower_bound. 0 means optimal, if
+    /// there is a layout.
     pub gap: f64,
     /// How long planning took, seconds.
     pub seconds: f64,
@@ -114,18 +116,18 @@ pub struct gpumem_plan_stats {
 // SAFETY: repr(C), a u32 first, numbers only; the sum of its fields shows no padding.
 extensible!(gpumem_plan_stats, 104, 4 * 4 + 11 * 8);
 
-/// Lays a plan out. What an earlier solve gave is replaced.
+/// Lays a plan out. The result of an earlier solve is replaced.
 ///
-/// opts may be NULL: every setting at its default. They are read and not kept. Other calls on the
-/// plan wait, except for gpumem_plan_cancel, which ends this one early with the best so far, and
-/// gpumem_plan_destroy.
+/// opts may be NULL, which leaves every setting at its default; it is read and not kept. Other
+/// calls on the plan wait, except for gpumem_plan_cancel, which ends this one early with the best
+/// layout so far, and gpumem_plan_destroy.
 /// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has
-/// the capacity, the lower bound and the smallest size found, and gpumem_plan_stats_get has them
-/// and says whether it is proved that there is none. That is an answer too: it replaces what an
-/// earlier solve gave, and there are no offsets. GPUMEM_ERROR_INVALID when a value is read before
-/// it is written, the graph contradicts itself, fixed buffers are in each other's way, in that of
-/// an obstacle or off the unit, sizes add up to more than 2^62 bytes, an option is not allowed, or
-/// the plan was destroyed meanwhile; then the plan is as it was.
+/// the capacity, the lower bound and the smallest size found. gpumem_plan_stats_get has them too,
+/// and says whether it is proved that no layout fits. This replaces the result of an earlier solve,
+/// and there are no offsets. GPUMEM_ERROR_INVALID when a value is read before it is written, the
+/// graph contradicts itself, fixed buffers conflict with each other or an obstacle or are off the
+/// unit, sizes add up to more than 2^62 bytes, an option is not allowed, or the plan was destroyed
+/// meanwhile. The plan is then as it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
     guard(|| {
@@ -150,7 +152,7 @@ pub extern "C" fn gpumem_plan_cancel(plan: gpumem_plan) -> gpumem_status {
     })
 }
 
-/// What solving gave, also where it gave no layout.
+/// Gets the result of solving, even where there is no layout.
 ///
 /// out->size must be set (GPUMEM_INIT). Errors: GPUMEM_ERROR_INVALID when out is NULL or its size
 /// impossible, or the plan has not been solved since it was changed.
@@ -166,10 +168,10 @@ pub unsafe extern "C" fn gpumem_plan_stats_get(plan: gpumem_plan, out: *mut gpum
     })
 }
 
-/// How many bytes an arena needs.
+/// Gets how many bytes an arena needs.
 ///
-/// bytes receives them; lower_bound may be NULL and receives what no layout of the buffers that are
-/// in it can go below.
+/// bytes receives the size. lower_bound may be NULL; it receives a size that no layout of the
+/// arena's buffers can go below.
 /// Errors: GPUMEM_ERROR_INVALID when bytes is NULL, there is no such arena, or the plan has no
 /// layout.
 #[no_mangle]
@@ -190,9 +192,9 @@ pub unsafe extern "C" fn gpumem_plan_arena_bytes_get(
     })
 }
 
-/// The offset of a buffer or value. A view's lies inside its parent.
+/// Gets the offset of a buffer or value. A view's lies inside its parent.
 ///
-/// arena may be NULL and receives the arena. offset receives the first byte there.
+/// arena may be NULL; it receives the arena. offset receives the offset in it.
 /// Errors: GPUMEM_ERROR_INVALID when offset is NULL, id does not exist or has no slot (its kind is
 /// left out, or nothing uses it), or the plan has no layout.
 #[no_mangle]
@@ -213,7 +215,7 @@ pub unsafe extern "C" fn gpumem_plan_offset_get(
     })
 }
 
-/// The offsets of many: ids first, first + 1 and so on.
+/// Gets the offsets of many buffers and values: ids first, first + 1 and so on.
 ///
 /// The arrays have room for cap elements. arenas may be NULL; it receives the arenas. offsets
 /// receives the offsets, GPUMEM_PLAN_NO_OFFSET for what has no slot; its arena is then 0. It may be

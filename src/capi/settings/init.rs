@@ -13,11 +13,11 @@ use std::sync::OnceLock;
 
 /// Starts gpumem now, with explicit settings.
 ///
-/// opts may be NULL: the environment's settings. They, and what they point to, are read and not
-/// kept.
-/// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already (by
-/// any call that needed a device); GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an
-/// error gpumem has not started, and this or any other call may start it.
+/// opts may be NULL, for the environment's settings. The options, and what they point to, are read
+/// and not kept.
+/// Errors: GPUMEM_ERROR_INVALID for a field out of range, or when gpumem has started already, by
+/// any call that needs its state; GPUMEM_ERROR_CONFIG, _DRIVER, _NO_DEVICE, _FORKED. After an error
+/// gpumem has not started, and this or any other call may start it.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpumem_status {
     guard(|| {
@@ -31,8 +31,8 @@ pub unsafe extern "C" fn gpumem_init(opts: *const gpumem_context_options) -> gpu
     })
 }
 
-/// Which kind of device is in use: "cuda" or "host"; "none" when gpumem cannot start, and
-/// gpumem_last_error says why.
+/// Returns the kind of device in use: "cuda" or "host", or "none" when gpumem cannot start.
+/// gpumem_last_error then says why.
 ///
 /// Starts gpumem if need be. The string is static, never NULL.
 #[no_mangle]
@@ -47,10 +47,10 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
 
 /// The settings in force: those of gpumem_init where it gave any, else the environment's.
 ///
-/// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting is
-/// none, never, or all that the device has. Every other field, host_mode and arena_quarantine too,
-/// has the value in force. disk, record and snapshot are static strings, or NULL when there are
-/// none. `gpumem doctor` shows the same, and where each comes from.
+/// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting
+/// means none, never, or all that the device has. Every other field, including host_mode and
+/// arena_quarantine, has the value in force. disk, record and snapshot are static strings, or NULL
+/// when there are none. `gpumem doctor` shows the same, and where each comes from.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -> gpumem_status {

@@ -1,9 +1,9 @@
 //! Pinned host memory
 //!
-//! Host memory that devices copy to and from directly. Copies are as fast as the bus, run beside
-//! other work, and can be captured. The host reads and writes it like any other memory. Pinning is
-//! slow, so gpumem pins large chunks ahead of need, keeps them, and hands out blocks of them (1 MiB
-//! by default: GPUMEM_PINNED_BLOCKS), or a part of a block for half a block or less.
+//! Host memory that devices copy to and from directly. Copies run at the speed of the bus, overlap
+//! with other work, and can be captured. The host reads and writes it like any other memory.
+//! Pinning is slow, so gpumem pins large chunks ahead of need, keeps them, and hands out blocks of
+//! them (1 MiB by default: GPUMEM_PINNED_BLOCKS), or a part of a block for half a block or less.
 //!
 //!   void *p;
 //!   if (gpumem_host_malloc(bytes, GPUMEM_HOST_NEAREST, &p) != GPUMEM_OK) ...
@@ -22,8 +22,8 @@
 //!              device, or the first one where the machine does not tell. A node's limit starts at
 //!              GPUMEM_PINNED_LIMIT, by default half of its memory.
 //! Counting     Memory counts in its space by whole blocks and parts (powers of two). It is drawn
-//!              from the reservation given, else from the one attached to the calling thread, else
-//!              from what is available outside of any.
+//!              from the given reservation, else from the one attached to the calling thread, else
+//!              from what is available outside any reservation.
 //! Freeing      Does not wait for the device: copies to and from the memory must be complete. The
 //!              memory stays pinned for the next request until gpumem_host_trim.
 //! Fork         A forked child does not have the memory: reading it there may fault.
@@ -53,12 +53,12 @@ pub struct gpumem_host_blocks_st(());
 #[allow(non_camel_case_types)]
 pub type gpumem_host_blocks = *mut gpumem_host_blocks_st;
 
-/// The pinned memory of a node. Bytes unless a field says otherwise.
+/// The counters of a node's pinned memory. Bytes unless a field says otherwise.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_host_stats {
-    /// sizeof(gpumem_host_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_host_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// The node.
     pub node: u32,
@@ -70,19 +70,19 @@ pub struct gpumem_host_stats {
     pub peak: u64,
     /// Blocks that are handed out whole.
     pub blocks: u64,
-    /// Blocks of which parts are handed out.
+    /// Blocks with parts handed out.
     pub shared: u64,
-    /// Those parts.
+    /// Parts that are handed out.
     pub parts: u64,
-    /// Blocks of which nothing is handed out.
+    /// Blocks with nothing handed out.
     pub free: u64,
-    /// The longest run of them: the largest piece that needs no further pinning.
+    /// The longest run of free blocks: the largest piece that needs no further pinning.
     pub longest: u64,
     /// Chunks that are pinned, a count.
     pub chunks: u64,
     /// How often memory has been pinned, a count.
     pub pins: u64,
-    /// How often the system refused that, a count.
+    /// How often the system refused to pin memory, a count.
     pub refused: u64,
 }
 
@@ -94,10 +94,10 @@ static BLOCKS: Handles<HostMemory> = Handles::ended_by(b'H', "gpumem_host_blocks
 
 /// Allocates pinned memory in one piece.
 ///
-/// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the memory,
-/// which the caller owns until gpumem_host_free; it is not cleared. It is aligned to bytes rounded
-/// up to a power of two, but to 256 at least and 4096 at most. Every device can copy to and from
-/// it. When too little is free this pins more, or waits for a thread that does.
+/// bytes must not be 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the
+/// memory, which the caller owns until gpumem_host_free; it is not cleared. Its alignment is bytes
+/// rounded up to a power of two, but at least 256 and at most 4096. Every device can copy to and
+/// from it. When too little is free, the call pins more or waits for a thread that does.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node;
 /// GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a reservation or the system forbids so much, or what
 /// is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_SHUTTING_DOWN,
@@ -108,10 +108,10 @@ pub unsafe extern "C" fn gpumem_host_malloc(bytes: usize, node: i32, out: *mut *
     unsafe { guard_out(out, || Ok(pointer(Context::global()?.host_malloc(named(node)?, bytes as u64)?))) }
 }
 
-/// Frees memory of gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
+/// Frees memory from gpumem_host_malloc, on any thread. Calls no driver and waits for nothing.
 ///
 /// ptr may be NULL, which does nothing. Copies to and from the memory must be complete.
-/// Errors: GPUMEM_ERROR_DOUBLE_FREE when it has been freed, as far as the last 1024 frees tell;
+/// Errors: GPUMEM_ERROR_DOUBLE_FREE when it was freed in one of the last 1024 frees;
 /// GPUMEM_ERROR_UNKNOWN_POINTER for every other pointer that is not the start of such memory.
 /// Nothing is freed then.
 #[no_mangle]
@@ -124,14 +124,14 @@ pub extern "C" fn gpumem_host_free(ptr: *mut c_void) -> gpumem_status {
 
 /// Allocates pinned memory in as few pieces as possible: whole blocks, the last one cut to size.
 ///
-/// bytes is not 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which with a reservation
-/// stands for that one's node. r is a reservation of the node's space to draw from, whatever is
-/// attached to the thread, or NULL. out receives a handle, which the caller owns until
+/// bytes must not be 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST, which means the
+/// reservation's node if r is given. r is a reservation of the node's space to draw from instead of
+/// the one attached to the thread, or NULL. out receives a handle, which the caller owns until
 /// gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
-/// blocks. Half a block or less is one piece, a part of a block. When too little is free this pins
-/// more, or waits for a thread that does.
+/// blocks. Half a block or less is one piece, a part of a block. When too little is free, the call
+/// pins more or waits for a thread that does.
 /// Errors: as gpumem_host_malloc, except that free memory in pieces is no error;
-/// GPUMEM_ERROR_INVALID when there is no such reservation, or it is one of another space.
+/// GPUMEM_ERROR_INVALID when there is no such reservation, or it is of another space.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_blocks_malloc(
     bytes: usize,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn gpumem_host_blocks_malloc(
     })
 }
 
-/// How many pieces there are.
+/// Gets the number of pieces.
 ///
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, or there is no such memory.
 #[no_mangle]
@@ -159,10 +159,11 @@ pub unsafe extern "C" fn gpumem_host_blocks_count_get(blocks: gpumem_host_blocks
     unsafe { guard_out(out, || Ok(live(blocks)?.pieces().len())) }
 }
 
-/// A piece of memory, the first of which is 0. Their bytes add up to what was asked for.
+/// Gets piece i of the memory, counted from 0. The bytes of all pieces add up to what was asked
+/// for.
 ///
-/// ptr_out receives where it starts, bytes_out how long it is; either may be NULL. They do not
-/// change until the memory is freed.
+/// ptr_out receives its start and bytes_out its length; either may be NULL. They do not change
+/// until the memory is freed.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such piece or memory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_host_blocks_get(
@@ -201,7 +202,7 @@ pub extern "C" fn gpumem_host_blocks_free(blocks: gpumem_host_blocks) -> gpumem_
     })
 }
 
-/// Pins memory of a node until bytes of its blocks are free, so that allocations do not wait for
+/// Pins memory of a node until its free blocks come to bytes, so that allocations do not wait for
 /// pinning.
 ///
 /// bytes is rounded up to whole blocks. node as in gpumem_host_malloc. Nothing is set aside: the

@@ -1,8 +1,8 @@
 //! Policies
 //!
-//! A policy says what happens when an allocation overdraws, which means that it does not fit the
-//! reservation it draws from, and when there is no memory for it. A function of the program's can
-//! decide both.
+//! An allocation overdraws when it does not fit the reservation that it draws from. A policy says
+//! what happens then. A function of the program's can decide it, and also what happens when there
+//! is no memory for an allocation.
 //!
 //! Callbacks  Run on the thread that allocates, on several threads at once, with no lock of
 //!            gpumem's held. They may call every function of this header: free, shrink, grow and
@@ -38,27 +38,27 @@ pub const GPUMEM_POLICY_INCREASE: i32 = 3;
 /// The callback decides.
 pub const GPUMEM_POLICY_CALLBACK: i32 = 4;
 
-/// With GPUMEM_POLICY_INCREASE: the reservation may grow by what the allocation needs above the
-/// space's limit, up to its capacity.
+/// With GPUMEM_POLICY_INCREASE: the reservation may grow above the space's limit by what the
+/// allocation needs, up to the space's capacity.
 pub const GPUMEM_POLICY_BEYOND_LIMIT: u32 = 1;
 
-/// Returned by an overdraw callback: the allocation fails. So it does for any number without a
-/// meaning.
+/// Returned by an overdraw callback: the allocation fails. Any number without a meaning does the
+/// same.
 pub const GPUMEM_OVERDRAW_FAIL: i64 = 0;
 /// Returned by an overdraw callback: proceed as GPUMEM_POLICY_IGNORE does.
 pub const GPUMEM_OVERDRAW_IGNORE: i64 = -1;
 /// Returned by an overdraw callback: try again; something was freed.
 pub const GPUMEM_OVERDRAW_RETRY: i64 = -2;
 
-/// What an overdraw callback is told.
+/// What an overdraw callback receives.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpumem_overdraw {
     /// The bytes that the library filled. Fields beyond them do not exist.
     pub size: u32,
-    /// How often the callback has been called for this try of the allocation, from 1. An
-    /// out-of-memory callback can have the allocation tried again, from 1.
+    /// How often the callback has been called for this try of the allocation, from 1. When an
+    /// out-of-memory callback has the allocation tried again, the count restarts at 1.
     pub attempt: u32,
     /// The reservation's space.
     pub space: gpumem_space,
@@ -74,7 +74,7 @@ pub struct gpumem_overdraw {
     pub stream: gpumem_stream,
 }
 
-/// What an out-of-memory callback is told.
+/// What an out-of-memory callback receives.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -83,9 +83,9 @@ pub struct gpumem_shortage {
     pub size: u32,
     /// How often the allocation has failed, from 1.
     pub attempt: u32,
-    /// Where.
+    /// The space that has no memory for it.
     pub space: gpumem_space,
-    /// What it needs, bytes.
+    /// What the allocation needs, bytes.
     pub bytes: u64,
     /// Its stream.
     pub stream: gpumem_stream,
@@ -117,7 +117,7 @@ pub struct gpumem_reserve_policy {
     pub size: u32,
     /// GPUMEM_POLICY_*.
     pub kind: i32,
-    /// With GPUMEM_POLICY_INCREASE: how much larger, from 1 to 1000; the default is 1.25.
+    /// With GPUMEM_POLICY_INCREASE: the factor to grow by, from 1 to 1000; the default is 1.25.
     pub factor: f64,
     /// With GPUMEM_POLICY_INCREASE: the most that the reservation may grow to, bytes; 0 means no
     /// cap.
@@ -160,7 +160,8 @@ pub unsafe extern "C" fn gpumem_reservation_policy_set(
 
 /// Sets what happens to an allocation in a reservation that finds no memory.
 ///
-/// callback may be NULL: the callback of the space decides. user and free_user may be NULL.
+/// callback may be NULL, which leaves the decision to the space's callback. user and free_user may
+/// be NULL.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or user is given and no
 /// callback.
 #[no_mangle]
@@ -181,8 +182,7 @@ pub unsafe extern "C" fn gpumem_reservation_out_of_memory_set(
 /// Sets what happens to an allocation in a space that finds no memory, unless its reservation has a
 /// callback.
 ///
-/// callback may be NULL: the allocation fails, which is the default. user and free_user may be
-/// NULL.
+/// callback may be NULL, the default: the allocation then fails. user and free_user may be NULL.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback;
 /// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
 #[no_mangle]

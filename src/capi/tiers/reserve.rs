@@ -1,8 +1,8 @@
 //! Reservations
 //!
-//! A reservation is a promise of bytes of one space. What is promised to one goes to no other, nor
-//! to allocations outside. A job with a reservation does not run out of memory half-way because of
-//! its neighbours: it waits before it starts.
+//! A reservation is a promise of bytes in one space. Bytes promised to one go to no other
+//! reservation, nor to allocations outside. A job with a reservation does not run out of memory
+//! half-way because of its neighbours: it waits before it starts.
 //!
 //!   gpumem_reserve_options want;
 //!   GPUMEM_INIT(&want);
@@ -17,18 +17,18 @@
 //!
 //! Drawing    An allocation on a stream draws from the reservation that is attached to the stream
 //!            in the device's space, else from the one attached to the calling thread, else from
-//!            what is available outside of any. When it ends, on any thread and stream, its bytes
-//!            go back to where they came from. The reservation's policy (above) says what happens
-//!            to an allocation that does not fit. Allocations never wait.
-//! Sizes      Are exact: gpumem_reserve gives what was asked for or fails, unless least_bytes says
-//!            that less will do; gpumem_reservation_info_get then says how much it is. No memory is
-//!            set aside: an allocation can still fail because of other programs on the device, or
-//!            of memory that the pool holds for other streams.
-//! Waiting    Is first come, first served in each space. Each release, shrink, free or raised limit
-//!            that makes room serves the requests that wait. A request that can never be met fails
-//!            at once.
-//! Release    What is drawn of a released reservation lives on, outside of any reservation. Its
-//!            streams and threads are detached. The handle is stale afterwards:
+//!            what is available outside any reservation. When it is freed, on any thread and
+//!            stream, its bytes go back to where they came from. The reservation's policy (space.h)
+//!            says what happens to an allocation that does not fit. Allocations never wait.
+//! Sizes      Sizes are exact: gpumem_reserve gives what was asked for or fails. If least_bytes
+//!            says that less will do, gpumem_reservation_info_get has the size. No memory is set
+//!            aside: an allocation can still fail because of other programs on the device, or of
+//!            memory that the pool holds for other streams.
+//! Waiting    Each space serves requests first come, first served. Every release, shrink, free or
+//!            raised limit that makes room serves the waiting requests. A request that can never be
+//!            met fails at once.
+//! Release    Allocations drawn from a released reservation live on, outside any reservation. Its
+//!            streams and threads are detached. Its handle is stale afterwards:
 //!            GPUMEM_ERROR_INVALID.
 //! Threads    A reservation may be used, and released, by any thread. A wait in
 //!            gpumem_reservation_grow ends with an error when another thread releases it.
@@ -49,16 +49,17 @@ use crate::context::Context;
 use crate::tier::{Amount, Request, Reservation, SpaceId, Strategy, Tier};
 use std::ffi::c_void;
 
-/// In the space that is named: the default.
+/// Strategy: in the named space. The default.
 pub const GPUMEM_RESERVE_SPACE: i32 = 1;
-/// In any space of the tier of the one that is named: the one with the most room.
+/// Strategy: in any space of the named space's tier, the one with the most room.
 pub const GPUMEM_RESERVE_TIER: i32 = 2;
-/// In any space of the first of tiers that has room, else of the next, and so on.
+/// Strategy: in any space of the first of tiers that has room, else of the next, and so on.
 pub const GPUMEM_RESERVE_TIERS: i32 = 3;
-/// In a space that data of the named one can move down to: in the next lower tier with room, spaces
-/// of the same NUMA node first; or in tiers[0], if that is given.
+/// Strategy: in a space that data of the named one can move down to, in the next lower tier with
+/// room, spaces of the same NUMA node first; or in tiers[0], if that is given.
 pub const GPUMEM_RESERVE_DOWNGRADE: i32 = 4;
-/// In a space that data of the named one can move up to, likewise.
+/// Strategy: in a space that data of the named one can move up to, in the next higher tier with
+/// room, spaces of the same NUMA node first; or in tiers[0], if that is given.
 pub const GPUMEM_RESERVE_UPGRADE: i32 = 5;
 
 /// What to reserve, for gpumem_reserve. A field that is 0 means its default.
@@ -70,23 +71,24 @@ pub struct gpumem_reserve_options {
     pub size: u32,
     /// GPUMEM_RESERVE_*: where.
     pub strategy: i32,
-    /// How much, bytes; not 0.
+    /// Size in bytes; must not be 0.
     pub bytes: u64,
-    /// If not 0: the least that will do. The reservation then gets as much as there is, up to
+    /// The least bytes that will do, unless 0. The reservation then gets as much as there is, up to
     /// bytes.
     pub least_bytes: u64,
-    /// The space that the strategy names. With GPUMEM_RESERVE_SPACE zeros mean the one of the
-    /// current device; with GPUMEM_RESERVE_TIER the id must be 0.
+    /// The named space. With GPUMEM_RESERVE_SPACE zeros mean the current device's; with
+    /// GPUMEM_RESERVE_TIER the id must be 0.
     pub space: gpumem_space,
-    /// GPUMEM_TIER_*, the one that is preferred first; ends with a 0 unless full.
+    /// GPUMEM_TIER_*, most preferred first; ends with a 0 unless full.
     pub tiers: [i32; 4],
-    /// The longest wait for room, milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit.
+    /// The longest wait for room in milliseconds; 0 means no wait, GPUMEM_WAIT_FOREVER no limit.
     pub timeout_ms: u64,
     /// Ends the wait when triggered; may be NULL.
     pub cancel: gpumem_token,
-    /// What happens to an allocation that does not fit; NULL: it fails.
+    /// What happens to an allocation that does not fit. NULL means that it fails.
     pub policy: *const gpumem_reserve_policy,
-    /// What happens to an allocation that finds no memory; NULL: the callback of the space decides.
+    /// What happens to an allocation that finds no memory. NULL means that the space's callback
+    /// decides.
     pub out_of_memory: gpumem_out_of_memory_callback,
     /// Passed to out_of_memory.
     pub user: *mut c_void,
@@ -104,7 +106,7 @@ extensible!(gpumem_reserve_options, 96, 8 * 4 + 3 * 8 + 5 * size_of::<usize>());
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_reservation_info {
-    /// sizeof(gpumem_reservation_info), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_reservation_info), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// Its space.
     pub space: gpumem_space,
@@ -114,15 +116,15 @@ pub struct gpumem_reservation_info {
     pub number: u64,
     /// Its size.
     pub promised: u64,
-    /// How much of that live allocations use.
+    /// How much of promised live allocations use.
     pub drawn: u64,
-    /// What live allocations made with it use, also what a policy took from outside of it.
+    /// What live allocations made with it use, including what a policy took from outside it.
     pub used: u64,
     /// The most that used was.
     pub peak: u64,
-    /// When it was asked for, in a count of requests and grants of the whole process.
+    /// When it was asked for: a position in the process's sequence of requests and grants.
     pub arrived: u64,
-    /// When it was granted, in the same count.
+    /// When it was granted: a position in the same sequence as arrived.
     pub granted: u64,
 }
 
@@ -133,10 +135,10 @@ extensible!(gpumem_reservation_info, 72, 4 * 4 + 7 * 8);
 ///
 /// opts is read and not kept, except for the callbacks in it. out receives the reservation, which
 /// the caller owns until gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not
-/// wait for what the waiting thread itself would release.
+/// wait for bytes that only the waiting thread would release.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
 /// space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
-/// be so much; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after
+/// be enough; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after
 /// gpumem_reservation_shutdown; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_DRIVER.
 /// Nothing is promised then.
 #[no_mangle]
@@ -169,9 +171,8 @@ pub unsafe extern "C" fn gpumem_reserve(
 
 /// Ends a reservation: its bytes are available to others.
 ///
-/// Live allocations that were drawn from it stay, and their bytes count as use outside of any
-/// reservation from now on. drawn_or_null receives how many those are. The handle is stale
-/// afterwards.
+/// Live allocations drawn from it stay. Their bytes count as use outside any reservation from now
+/// on; drawn_or_null receives how many bytes that is. The handle is stale afterwards.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it has been released.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn_or_null: *mut u64) -> gpumem_status {
@@ -187,11 +188,12 @@ pub unsafe extern "C" fn gpumem_reservation_release(r: gpumem_reservation, drawn
 
 /// Makes a reservation larger, or waits until it can be.
 ///
-/// timeout_ms as in gpumem_reserve_options; cancel may be NULL. It waits in one queue with
-/// gpumem_reserve. A request ahead of it may be waiting for just what this reservation holds, so
-/// set a timeout unless you know that none does.
+/// timeout_ms as in gpumem_reserve_options; cancel may be NULL. It waits in the same queue as
+/// gpumem_reserve. A request ahead of it may be waiting for the very bytes that this reservation
+/// holds, so set a timeout unless you know that none is.
 /// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or there is no such reservation, also when it is
-/// released meanwhile; those of a wait as gpumem_reserve. It is as large as before then.
+/// released meanwhile; those of a wait as for gpumem_reserve. After an error it is as large as
+/// before.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_grow(
     r: gpumem_reservation,
@@ -202,9 +204,9 @@ pub extern "C" fn gpumem_reservation_grow(
     guard(|| reservation(r)?.grow(bytes, wait(timeout_ms), token(cancel)?.as_ref()))
 }
 
-/// Makes a reservation smaller by what is not drawn of it.
+/// Makes a reservation smaller by bytes, none of which may be drawn.
 ///
-/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than is not drawn, or there is no such
+/// Errors: GPUMEM_ERROR_INVALID when bytes is 0 or more than the undrawn part, or there is no such
 /// reservation.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_shrink(r: gpumem_reservation, bytes: u64) -> gpumem_status {
@@ -213,7 +215,7 @@ pub extern "C" fn gpumem_reservation_shrink(r: gpumem_reservation, bytes: u64) -
 
 /// Shrinks a reservation to what is drawn of it.
 ///
-/// out_or_null receives by how many bytes, possibly none.
+/// out_or_null receives the number of bytes given up, possibly 0.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_reservation_shrink_to_fit(
@@ -253,9 +255,9 @@ pub unsafe extern "C" fn gpumem_reservation_info_get(
 /// gpumem_stream_destroy detach it. Detach it before you destroy the stream by other means: CUDA
 /// gives the handle to the next stream. GPUMEM_STREAM_PER_THREAD counts as one stream here,
 /// whichever thread uses it.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream has one of this
-/// space, or is one of another device than the reservation; GPUMEM_ERROR_INVALID_STREAM,
-/// GPUMEM_ERROR_DRIVER.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, the stream already has one of
+/// this space, or the stream is of another device than the reservation;
+/// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpumem_stream) -> gpumem_status {
     guard(|| {
@@ -278,8 +280,8 @@ pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpu
 ///
 /// A thread has at most one reservation of each space. gpumem_space_detach_thread, the release and
 /// the end of the thread detach it.
-/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread has one of this
-/// space.
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread already has one of
+/// this space.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpumem_status {
     guard(|| reservation(r)?.attach_thread())

@@ -1,12 +1,12 @@
 //! Spaces
 //!
-//! A space is one place that memory can be in: a device's memory, the pinned memory of a NUMA node
-//! of the host, or the files under a mount. Its tier names the kind. Its id names one of that kind:
-//! the number of a device or of a node; for a mount its place in GPUMEM_DISK, or the id that adding
-//! it returned. Every byte of a space is counted:
+//! A space is a place where memory can be: a device's memory, the pinned memory of a NUMA node of
+//! the host, or the files under a mount. Its tier names the kind. Its id names one of that kind:
+//! the number of a device or of a node; for a mount its position in GPUMEM_DISK, or the id that
+//! gpumem_space_disk_add returned. Every byte of a space is counted:
 //!
 //!   used        live allocations
-//!   promised    the sizes of live reservations; see there
+//!   promised    the sizes of live reservations (reserve.h)
 //!   unreserved  live allocations that are not drawn from a reservation
 //!   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
 //!               limit was lowered
@@ -37,14 +37,14 @@ pub const GPUMEM_TIER_HOST: i32 = 2;
 /// Files.
 pub const GPUMEM_TIER_DISK: i32 = 3;
 
-/// Which space: { GPUMEM_TIER_GPU, 0 } is the memory of device 0.
+/// Names a space: { GPUMEM_TIER_GPU, 0 } is the memory of device 0.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_space {
     /// GPUMEM_TIER_*; 0 where no space is allowed.
     pub tier: i32,
-    /// Which one of the tier.
+    /// The space's number within its tier.
     pub id: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct gpumem_space {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpumem_space_stats {
-    /// sizeof(gpumem_space_stats), set by the caller; afterwards the bytes filled.
+    /// sizeof(gpumem_space_stats), set by the caller; on return, the bytes filled.
     pub size: u32,
     /// Which space.
     pub space: gpumem_space,
@@ -79,15 +79,15 @@ pub struct gpumem_space_stats {
     pub available: u64,
     /// By how much promised + unreserved exceeds the limit.
     pub beyond: u64,
-    /// The use from which data should move out: a share of the limit.
+    /// The use at which data should start to move out: a share of the limit.
     pub trigger: u64,
     /// The use at which moving out stops: a share of the limit.
     pub stop: u64,
-    /// How much has to move out for moving to stop; 0 when none has to.
+    /// How much has to move out before moving stops; 0 when nothing has to.
     pub amount_to_downgrade: u64,
     /// Live reservations, a count.
     pub reservations: u64,
-    /// Requests that wait for this space, alone or among others, a count.
+    /// Requests that wait for this space, alone or among other spaces, a count.
     pub waiters: u64,
 }
 
@@ -182,7 +182,7 @@ pub extern "C" fn gpumem_space_stats_reset_peak(space: gpumem_space) -> gpumem_s
     })
 }
 
-/// What live allocations of a stream use in a space.
+/// Gets what the live allocations of a stream use in a space.
 ///
 /// An allocation counts for the stream that it was made on, not the one it is freed on. used and
 /// peak receive bytes, and may be NULL. peak is the most that used was since the stream was first
@@ -217,7 +217,7 @@ pub extern "C" fn gpumem_space_stream_stats_reset_peak(space: gpumem_space, s: g
     })
 }
 
-/// The reservation that the calling thread's allocations on a stream draw from in a space: the
+/// Gets the reservation that the calling thread's allocations on a stream draw from in a space: the
 /// stream's, else the thread's.
 ///
 /// out receives its number (gpumem_reservation_info.number), 0 when there is none.

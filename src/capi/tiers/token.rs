@@ -33,9 +33,10 @@ pub unsafe extern "C" fn gpumem_token_create(out: *mut gpumem_token) -> gpumem_s
     unsafe { guard_out(out, || Ok(CANCELS.insert(manager()?.cancel_token())? as gpumem_token)) }
 }
 
-/// Ends every wait with this token with GPUMEM_ERROR_CANCELLED, those under way and later ones.
+/// Ends every wait that uses this token, under way or later, with GPUMEM_ERROR_CANCELLED.
 ///
-/// A request is either granted or cancelled. One that would not have to wait is refused too.
+/// A request is either granted or cancelled. A later one is refused even if it would not have to
+/// wait.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such token.
 #[no_mangle]
 pub extern "C" fn gpumem_token_cancel(cancel: gpumem_token) -> gpumem_status {

@@ -22,8 +22,8 @@ pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
     /// With a limit, the search goes on until then, or until it has reached the lower bound or a
-    /// proof: the result then depends on the machine. `None`: 5,000 steps for each buffer, at most
-    /// 3,000,000, and no limit. There is a layout in any case, if no capacity stands against it.
+    /// proof, and the result depends on the machine. `None`: 5,000 steps for each buffer, at most
+    /// 3,000,000, and no limit. In either case there is a layout unless a capacity forbids it.
     pub time_limit: Option<Duration>,
     /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number,
     /// not on their timing.

@@ -9,9 +9,9 @@ Gpumem.Stream(s::CUDA.CuStream) = Gpumem.Stream(Ptr{Cvoid}(UInt(reinterpret(UInt
 """
     CuArray{T}(buffer, dims...)
 
-An array of CUDA.jl's on a buffer's memory, which it does not own. The buffer is not collected while
-this array lives; `free!` and an arena end it all the same. Views and reshapes of the array may be
-arrays of their own, which keep nothing: they must not outlive it. Work on streams other than the
+A CUDA.jl array on a buffer's memory, which it does not own. The buffer is not garbage-collected
+while this array lives, but `free!` and an arena still end it. Views and reshapes of the array may
+be separate arrays that keep nothing alive: they must not outlive it. Work on streams other than the
 buffer's own is announced with [`record_stream!`](@ref).
 """
 function CUDA.CuArray{T}(b::Gpumem.DeviceBuffer, dims::Integer...) where {T}

@@ -8,10 +8,10 @@ Device memory that ends when the program says so, from libgpumem.
         b2 = DeviceBuffer(4096)             # ... but for what the block returns
     end
 
-Sizes are bytes. The library is looked for in `ENV["GPUMEM_LIBRARY"]`, then in the preference
-`library` of this package, then where the system's loader looks; it is loaded by the first call that
-needs it, and what is missing is said then. Failures are [`GpumemError`](@ref)s with the library's
-text. Every function may be called from any task and any thread.
+Sizes are bytes. The first call that needs the library loads it: from `ENV["GPUMEM_LIBRARY"]`, else
+from the preference `library` of this package, else from where the system's loader looks. If it is
+missing, that call says so. Failures throw a [`GpumemError`](@ref) with the library's text. Every
+function may be called from any task and any thread.
 """
 module Gpumem
 

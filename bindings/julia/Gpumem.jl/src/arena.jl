@@ -3,10 +3,10 @@
 """
     Arena
 
-Allocations that end together. [`with_arena`](@ref) makes one and ends it; by hand,
-[`enter!`](@ref), [`in_arena`](@ref) and [`exit!`](@ref) or [`abort!`](@ref). An arena belongs to no
-thread: a task that Julia moves to another thread stays in it. `open` says what was done by way of
-this object; [`current_arena`](@ref) gives another one of the same arena.
+Allocations that end together. [`with_arena`](@ref) makes an arena and ends it. Without a block,
+call [`enter!`](@ref), [`in_arena`](@ref) and [`exit!`](@ref) or [`abort!`](@ref). An arena belongs
+to no thread: a task that Julia moves to another thread stays in it. `open` reflects only what was
+done through this object; [`current_arena`](@ref) returns another object for the same arena.
 """
 mutable struct Arena
     handle::Ptr{Cvoid}
@@ -15,9 +15,9 @@ mutable struct Arena
 end
 
 """
-What the end of an arena did. `freed` and `kept` are counts of allocations, `freed_bytes` and
-`kept_bytes` as asked for; `unknown`, `duplicate` and `foreign` count entries of the keep list that
-changed nothing; `depth` is how many arenas were around it, `nanoseconds` how long it was open.
+What the end of an arena did. `freed` and `kept` are counts of allocations; `freed_bytes` and
+`kept_bytes` are as asked for. `unknown`, `duplicate` and `foreign` count entries of the keep list
+that changed nothing. `depth` is how many arenas enclosed it, `nanoseconds` how long it was open.
 """
 struct ArenaReport
     size::UInt32
@@ -33,8 +33,8 @@ struct ArenaReport
 end
 
 """
-A moment's picture of an open arena, from [`arena_stats`](@ref): counts of allocations, bytes as
-asked for, `name` as text.
+A snapshot of an open arena, from [`arena_stats`](@ref): counts of allocations, bytes as asked for,
+and `name` as a string.
 """
 struct ArenaStats
     size::UInt32
@@ -88,9 +88,9 @@ end
 """
     enter!(name = "") -> Arena
 
-Opens an arena inside the task's current one, if it has one, and leaves that as it is:
-[`in_arena`](@ref) allocates in the new one. End it with [`exit!`](@ref) or [`abort!`](@ref). The
-name is for statistics and texts; it is cut at 63 bytes.
+Opens an arena inside the task's current one, if it has one. The current arena does not change: use
+[`in_arena`](@ref) to allocate in the new one. End it with [`exit!`](@ref) or [`abort!`](@ref). The
+name is for statistics and error texts; it is cut at 63 bytes.
 """
 function enter!(name::AbstractString = "")
     text, out = String(name), Ref{Ptr{Cvoid}}(C_NULL)
@@ -106,10 +106,10 @@ end
 """
     exit!(arena, keep = DeviceBuffer[]) -> ArenaReport
 
-Ends an arena: frees what was allocated in it, no matter who still holds it, except for `keep`. What
-is kept moves to the arena around it, or becomes ordinary where there is none. Entries are buffers
-or addresses (`Ptr`) inside of one; entries that name nothing of this arena are counted in the
-report. Refused, and the arena is open as before, while an arena inside is open or a thread is
+Ends an arena: frees everything allocated in it, even if something still refers to it, except
+`keep`. Kept allocations move to the enclosing arena, or become ordinary where there is none.
+Entries are buffers, or addresses (`Ptr`) inside one; the report counts entries that name nothing in
+this arena. Throws, and leaves the arena open, while an arena inside it is open or a thread is
 attached.
 """
 function exit!(arena::Arena, keep = DeviceBuffer[])
@@ -134,7 +134,7 @@ end
 """
     abort!(arena) -> ArenaReport
 
-Ends an arena and all that are open inside it, keeping nothing. The report is on all of them.
+Ends an arena and all open arenas inside it, keeping nothing. The report covers all of them.
 """
 function abort!(arena::Arena)
     report = filled(p -> C.arena_abort(arena.handle, p), ArenaReport)
@@ -145,26 +145,26 @@ end
 """
     in_arena(f, arena)
 
-Calls `f`; what the task allocates meanwhile is in `arena`. Any number of tasks may be in one arena,
-on any threads: this is how a task that was spawned inside of [`with_arena`](@ref) takes part. Its
-allocations must be over before the arena ends; one that comes too late is refused.
+Calls `f`; the task's allocations meanwhile are in `arena`. Any number of tasks may be in one arena,
+on any threads: this is how a task spawned inside [`with_arena`](@ref) takes part. It must finish
+allocating before the arena ends; a later allocation is refused.
 """
 in_arena(f, arena::Arena) = with_handle(f, :gpumem_arenas, arena.handle)
 
 """
     attached(f, arena)
 
-Calls `f` with the arena attached to the thread, for foreign code that allocates by itself. `f` must
-not yield: no locks, no input or output, no waiting for tasks. Not for [`DeviceBuffer`](@ref), which
-follows the task.
+Calls `f` with the arena attached to the thread, for foreign code that allocates on its own. `f`
+must not yield: no locks, no input or output, no waiting for tasks. Not for [`DeviceBuffer`](@ref),
+which follows the task.
 """
 attached(f, arena::Arena) = on_thread(f, arena.handle)
 
 """
     current_arena() -> Union{Arena,Nothing}
 
-The arena that the current task allocates in. The object is not the one that [`enter!`](@ref) or
-[`with_arena`](@ref) gave, but names the same arena, and may end it.
+Returns the arena that the current task allocates in. The object is not the one that
+[`enter!`](@ref) or [`with_arena`](@ref) gave, but it names the same arena and may end it.
 """
 function current_arena()
     handle = current_handle(:gpumem_arenas)
@@ -176,9 +176,9 @@ arena_name(handle::Ptr{Cvoid}) = filled(p -> C.arena_stats_get(handle, p), Arena
 """
     kept(result)
 
-The buffers in what a block returned, which [`with_arena`](@ref) keeps: a buffer, or those in
-tuples, named tuples, pairs, arrays, sets, dictionaries (keys too) and `Ref`s, at any depth. Nothing
-else is looked into: give it a method for types of your own.
+Returns the buffers in a block's result, which [`with_arena`](@ref) keeps: a buffer, or those in
+tuples, named tuples, pairs, arrays, sets, dictionaries (keys too) and `Ref`s, at any depth. It
+looks into nothing else: add a method for types of your own.
 """
 kept(::Any) = DeviceBuffer[]
 kept(b::DeviceBuffer) = DeviceBuffer[b]
@@ -206,9 +206,9 @@ elements(a::AbstractArray) = (a[i] for i in LinearIndices(a) if isassigned(a, i)
 """
     with_arena(f; keep = kept, name = "")
 
-Calls `f(arena)` in a new arena, inside of the task's current one, and ends it: everything that the
-task allocated in it is free, no matter who still holds it, except for the buffers `keep(result)`.
-Returns what `f` returned. Nothing is left to do where `f` has ended the arena itself.
+Calls `f(arena)` in a new arena inside the task's current one, and ends it: everything that the task
+allocated in it is freed, even if something still refers to it, except the buffers `keep(result)`.
+Returns what `f` returned. Does nothing more if `f` has ended the arena itself.
 
     loss = with_arena(name = "step") do arena
         ...
@@ -247,15 +247,15 @@ end
 """
     escape!(buffer)
 
-Takes a buffer out of all arenas: a constant that is made in a step and cached for those to come.
+Takes a buffer out of all arenas, for example a constant made in one step and cached for later ones.
 """
 escape!(b::DeviceBuffer) = (check(b, "escape!", "buffer"); GC.@preserve b ok(C.arena_escape(b.ptr)))
 
 """
     promote!(buffer)
 
-Moves a buffer to the arena around its own, or out of all where there is none: what an exit does to
-what it keeps, at once.
+Moves a buffer to the enclosing arena now, or out of all arenas where there is none, as an exit does
+with what it keeps.
 """
 promote!(b::DeviceBuffer) = (check(b, "promote!", "buffer"); GC.@preserve b ok(C.arena_promote(b.ptr)))
 

@@ -4,20 +4,20 @@
     DeviceBuffer(bytes; stream = Gpumem.default_stream)
     DeviceBuffer(array; stream = Gpumem.default_stream)
 
-`bytes` of device memory, not cleared and aligned to 256 bytes, or a copy of an array of plain data.
-Usable by work that is submitted to `stream` from now on.
+Allocates `bytes` of device memory, not cleared and aligned to 256 bytes, or a copy of an array of
+plain data. Work submitted to `stream` from now on may use it.
 
-It ends once, by whichever comes first: [`free!`](@ref), the end of the arena that was current for
-the task ([`with_arena`](@ref)), or the collector. All of them free by the allocation's number, so
-that none ever frees what lives at the address by then. A use after that is a [`GpumemError`](@ref).
-`length` and `sizeof` are bytes.
+It is freed once, by whichever comes first: [`free!`](@ref), the end of the arena that was current
+for the task ([`with_arena`](@ref)), or the garbage collector. Each frees by the allocation's
+number, so none can free something else that lives at the address by then. Using it afterwards
+throws a [`GpumemError`](@ref). `length` and `sizeof` are in bytes.
 
 `copyto!` copies between buffers, and from and to arrays; `fill!` fills with a byte;
 `Vector{T}(buffer)` is a copy on the host. Copies from and to arrays wait until they are done; the
-others are in the order of a stream and wait for nothing.
+others are in the order of a stream and do not wait.
 
-Throws `GPUMEM_ERROR_OUT_OF_MEMORY` when there is no memory. Collecting garbage first may help;
-nobody does it unasked.
+Throws `GPUMEM_ERROR_OUT_OF_MEMORY` when there is no memory. Calling `GC.gc()` first may help;
+gpumem does not do it.
 """
 mutable struct DeviceBuffer
     ptr::Ptr{Cvoid}
@@ -139,8 +139,8 @@ end
 """
     free!(buffer; stream = nothing)
 
-Frees a buffer in the order of the stream it was allocated on, or of `stream`; nobody waits. Nothing
-happens when it is gone already, by an earlier `free!` or by the end of its arena.
+Frees a buffer in the order of `stream`, by default the stream it was allocated on. Does not wait.
+Does nothing when the buffer is gone already, by an earlier `free!` or by the end of its arena.
 """
 function free!(b::DeviceBuffer; stream::Union{Nothing,Stream} = nothing)
     b.freed && return
@@ -152,8 +152,8 @@ end
 """
     islive(buffer) -> Bool
 
-Whether the buffer's memory is still its own: neither freed nor ended with an arena, even if the
-address lives again.
+Whether the buffer's memory is still live: neither freed nor ended with an arena. It stays `false`
+when another allocation gets the address.
 """
 function islive(b::DeviceBuffer)
     b.freed && return false
@@ -165,7 +165,7 @@ end
 """
     address(buffer) -> Ptr{Cvoid}
 
-The device address, for foreign calls; not for the host to read. Keep the buffer alive with
+The device address, for foreign calls. The host must not read it. Keep the buffer alive with
 `GC.@preserve` for as long as the address is used.
 """
 address(b::DeviceBuffer) = b.ptr
@@ -189,8 +189,8 @@ Base.sizeof(b::DeviceBuffer) = b.bytes
     check(buffer, op = "use", operand = "buffer")
 
 Throws unless the buffer may be used. With `GPUMEM_ARENA_DEBUG=check` the text names the arena that
-ended it:
-`use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step", ...)`.
+freed it: `use-after-arena-free: add lhs was reclaimed by arena_exit at depth 0 (arena 7 "step",
+...)`.
 """
 function check(b::DeviceBuffer, op::AbstractString = "use", operand::AbstractString = "buffer")
     op_text, operand_text = String(op), String(operand)
@@ -211,10 +211,10 @@ end
 """
     record_stream!(buffer, stream)
 
-Announces that `stream` uses the buffer too, for kernels on another stream than the buffer's own:
-once the buffer is gone, its memory is reused after the work that `stream` has by then. Before or
-after the work is submitted, and once per stream, is enough. `copyto!` and `fill!` announce their
-stream themselves. The stream must stay alive until the buffer is gone.
+Announces that `stream` uses the buffer too, for kernels on another stream than the buffer's own.
+Once the buffer is freed, its memory is reused only after the work that `stream` has by then. Call
+it before or after submitting the work; once per stream is enough. `copyto!` and `fill!` announce
+their stream themselves. The stream must stay alive until the buffer is gone.
 """
 function record_stream!(b::DeviceBuffer, stream::Stream)
     check(b, "record_stream!", "buffer")
@@ -247,12 +247,12 @@ end
     copyto!(array, buffer; offset = 0, stream)
     copyto!(destination, source; destination_offset = 0, source_offset = 0, bytes, stream)
 
-Copies an array of plain data to or from a buffer, from `offset` bytes on, and waits; or between two
-buffers, in the order of `stream`. By default that is the buffer's own stream, of two buffers the
-destination's. What the other stream of a source has not done yet must be waited for first. A
-buffer may be freed at once after: its memory is reused when the copy is done. For that, a `stream`
-that is not the buffer's own must stay alive until the buffer is gone. Not legal while the stream is
-being captured, but for copies between buffers.
+Copies an array of plain data to or from a buffer, from `offset` bytes on, and waits; or copies
+between two buffers, in the order of `stream`. The default is the buffer's own stream; for two
+buffers, the destination's. First wait for the work that the source's stream has not done yet. A
+buffer may be freed right after the call: its memory is reused when the copy is done. For that, a
+`stream` that is not the buffer's own must stay alive until the buffer is gone. While the stream is
+being captured only copies between buffers are legal.
 """
 function Base.copyto!(b::DeviceBuffer, array::DenseArray{T}; offset::Integer = 0, stream::Stream = b.stream) where {T}
     isbitstype(T) || throw(ArgumentError("elements of type $T are no plain data"))
@@ -284,8 +284,8 @@ end
 """
     fill!(buffer, byte; offset = 0, bytes = length(buffer) - offset, stream)
 
-Fills with a byte, in the order of a stream, by default the buffer's own; waits for nothing.
-Another one must stay alive until the buffer is gone.
+Fills the buffer with a byte in the order of a stream, by default its own. Does not wait. Another
+stream must stay alive until the buffer is gone.
 """
 function Base.fill!(b::DeviceBuffer, byte::Integer; offset::Integer = 0, bytes::Integer = b.bytes - offset,
                     stream::Stream = b.stream)
@@ -303,8 +303,8 @@ end
     Vector{T}(buffer; stream)
     Array(buffer; stream)
 
-The buffer's contents as elements of plain data, as many as there are whole ones; bytes by default.
-Waits until they are there.
+Returns a copy of the buffer's contents as elements of plain data, as many as fit whole; bytes by
+default. Waits until the copy is done.
 """
 Base.Vector{T}(b::DeviceBuffer; stream::Stream = b.stream) where {T} =
     copyto!(Vector{T}(undef, b.bytes ÷ sizeof(T)), b; stream = stream)

@@ -3,9 +3,9 @@
 """
     Capture
 
-The memory of one or more CUDA graphs, from [`capture`](@ref): nobody else gets an address of it
-until the last [`release!`](@ref). It is not released by the collector, which cannot see the graphs
-that use it.
+The memory of one or more CUDA graphs, from [`capture`](@ref). Nothing else gets an address in it
+until the last [`release!`](@ref). The garbage collector does not release it, because it cannot see
+the graphs that use it.
 """
 mutable struct Capture
     handle::Ptr{Cvoid}
@@ -15,9 +15,9 @@ end
 """
     capture(f; stream) -> (result, Capture)
 
-Calls `f()`; what is allocated on `stream` meanwhile, by any task, comes from memory of its own, for
-the CUDA graph that is captured in the block. After an exception that memory is freed and the
-exception goes on. Release the `Capture` when no launch of the graph will follow.
+Calls `f()`. What any task allocates on `stream` meanwhile comes from separate memory, for the CUDA
+graph that is captured in the block. An exception frees that memory and propagates. Release the
+`Capture` when the graph will not be launched again.
 """
 function capture(f; stream::Stream)
     out = Ref{Ptr{Cvoid}}(C_NULL)
@@ -37,7 +37,7 @@ end
     release!(capture)
     release!(reservation) -> bytes still drawn
 
-Gives up one reference to a capture's memory, which is ordinary memory after the last; or ends a
+Drops one reference to a capture's memory, which becomes ordinary after the last; or ends a
 reservation.
 """
 function release!(c::Capture)
@@ -49,7 +49,7 @@ end
 """
     retain!(capture)
 
-One more reference, for one more graph: each needs a [`release!`](@ref).
+Takes one more reference, for one more graph. Each needs a [`release!`](@ref).
 """
 function retain!(c::Capture)
     ok(C.capture_retain(c.handle))

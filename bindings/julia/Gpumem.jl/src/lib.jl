@@ -3,9 +3,9 @@
 """
     GpumemError(status, text)
 
-What the library refused: `status` is its number (`GPUMEM_ERROR_*`), `text` says what was asked,
-what there was, and what to do next. Compare statuses, not texts. `Gpumem.status_name(status)` has
-the name.
+An error from the library. `status` is its number (`GPUMEM_ERROR_*`); `text` says what was asked,
+what there was, and what to do next. Compare statuses, not texts. `Gpumem.status_name(status)`
+returns the name.
 """
 struct GpumemError <: Exception
     status::Int32
@@ -53,7 +53,7 @@ end
 """
     Gpumem.library() -> Ptr
 
-The handle of libgpumem, which is loaded if need be. Throws where there is none, and says where it
+Returns the handle of libgpumem, loading it if need be. Throws if it is not found, and says where it
 was looked for.
 """
 function library()

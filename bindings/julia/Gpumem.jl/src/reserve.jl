@@ -29,8 +29,8 @@ struct ReserveOptions
 end
 
 """
-Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use of it,
-`peak` the most that was used. `number` is one that no other reservation has had.
+Facts about a reservation, in bytes. `promised` is its size, `drawn` the part that live allocations
+use, `peak` the most that was used. `number` is unique within the process.
 """
 struct ReservationInfo
     size::UInt32
@@ -50,14 +50,14 @@ end
     reserve(bytes; timeout = 0) -> Reservation
     reserve(f, bytes; timeout = 0)
 
-Promises `bytes` of the current device, or waits for them for `timeout` seconds at most, in turn
-(`Inf`: without an end). Throws `GPUMEM_ERROR_TIMED_OUT`, or `GPUMEM_ERROR_OUT_OF_MEMORY` where
-there can never be as much or `timeout` is 0. The collector can run during the wait; other tasks of
+Reserves `bytes` of the current device, or waits its turn for them for at most `timeout` seconds
+(`Inf` is no limit). Throws `GPUMEM_ERROR_TIMED_OUT`, or `GPUMEM_ERROR_OUT_OF_MEMORY` if `timeout`
+is 0 or there can never be that much. The garbage collector can run during the wait; other tasks of
 this thread cannot.
 
-With a block: calls `f(reservation)`; what the task allocates meanwhile draws from the promise, and
-an allocation that does not fit is refused. The reservation ends with the block, after an exception
-too; what is live by then stays.
+With a block, calls `f(reservation)`. The task's allocations draw from the reservation meanwhile,
+and one that does not fit is refused. The reservation ends with the block, even after an exception;
+live allocations stay.
 """
 function reserve(bytes::Integer; timeout::Real = 0)
     timeout >= 0 || throw(ArgumentError("a timeout of $timeout seconds"))
@@ -86,8 +86,8 @@ end
 """
     in_reservation(f, reservation)
 
-Calls `f`; what the task allocates meanwhile draws from the reservation. For tasks that are spawned
-inside of its block.
+Calls `f`; the task's allocations draw from the reservation meanwhile. For tasks that are spawned
+inside its block.
 """
 in_reservation(f, r::Reservation) = with_handle(f, :gpumem_reservations, r.handle)
 

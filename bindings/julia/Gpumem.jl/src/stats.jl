@@ -1,11 +1,11 @@
 # Counters.
 
 """
-One device's counters, from [`stats`](@ref). Bytes, but for counts: `allocations` (live ones),
+One device's counters, from [`stats`](@ref). Bytes, except these counts: `allocations` (live ones),
 `mallocs`, `frees`, `extents`, `moved`, `stitches`, `growths`, `streams`, `double_frees`,
-`unknown_pointers`, `late_frees` (of finalizers that came after the end of the buffer),
-`out_of_memory`. `limit` is the most that may be mapped ([`limit!`](@ref)), 0 for what the device
-has.
+`unknown_pointers`, `late_frees` (by finalizers that ran after the end of the buffer),
+`out_of_memory`. `limit` is the most bytes that may be mapped ([`limit!`](@ref)), 0 for all that the
+device has.
 """
 struct Stats
     size::UInt32
@@ -47,22 +47,22 @@ end
 """
     stats(device = the thread's current one) -> Stats
 
-A moment's picture of a device's memory; other threads go on while it is taken.
+Returns a snapshot of a device's counters. Other threads go on while it is taken.
 """
 stats(device::Integer = current_device()) = filled(p -> C.stats_get(device, p), Stats)
 
 """
     trim(keep_bytes = 0)
 
-Gives free physical memory back to the devices, until no more than `keep_bytes` stay mapped on each.
-Live memory stays.
+Gives free physical memory back to the devices until at most `keep_bytes` stay mapped on each. Live
+memory stays.
 """
 trim(keep_bytes::Integer = 0) = ok(C.trim(keep_bytes))
 
 """
     limit!(bytes, device = the thread's current one)
 
-Sets the most bytes that gpumem may map on a device; 0 means what the device has.
+Sets the most bytes that gpumem may map on a device; 0 means all that the device has.
 """
 limit!(bytes::Integer, device::Integer = current_device()) = ok(C.device_limit_set(device, bytes))
 

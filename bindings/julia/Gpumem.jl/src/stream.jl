@@ -4,10 +4,10 @@
     Stream()            # a new stream of the current device
     Stream(handle)      # a CUDA stream that somebody else owns
 
-A queue of work on a device, done in order. A new one belongs to the caller until
-[`destroy!`](@ref); the handle must be a live stream wherever it is passed. `Gpumem.default_stream`
-is the device's legacy default stream, and what functions take when no stream is given. With CUDA.jl
-loaded, `Stream(CUDA.stream())` is the task's stream there.
+A queue of work on a device, done in order. The caller owns a new one until [`destroy!`](@ref). The
+handle must be a live stream wherever it is passed. `Gpumem.default_stream` is the device's legacy
+default stream; functions use it when no stream is given. With CUDA.jl loaded,
+`Stream(CUDA.stream())` is the task's CUDA.jl stream.
 """
 struct Stream
     handle::Ptr{Cvoid}
@@ -24,17 +24,17 @@ end
 """
     destroy!(stream)
 
-Destroys a stream that `Stream()` made. Its work still runs; memory allocated on it stays valid. A
-buffer of another stream that `copyto!`, `fill!` or [`record_stream!`](@ref) used on it must be gone
-by then, as gpumem names the stream once more when that is freed.
+Destroys a stream that `Stream()` made. Its work still runs; memory allocated on it stays valid.
+First free every buffer of another stream that `copyto!`, `fill!` or [`record_stream!`](@ref) used
+on it: gpumem uses the stream once more when such a buffer is freed.
 """
 destroy!(s::Stream) = ok(C.stream_destroy(s.handle))
 
 """
     synchronize(stream = Gpumem.default_stream)
 
-Waits until everything submitted to a stream is done. The collector can run meanwhile, other tasks
-of this thread cannot.
+Waits until everything submitted to a stream is done. The garbage collector can run meanwhile; other
+tasks of this thread cannot.
 """
 function synchronize(s::Stream = default_stream)
     h = s.handle
@@ -45,9 +45,9 @@ end
 """
     with_stream(f)
 
-Calls `f` with a stream of the current device that nobody else has meanwhile, and waits for its
-work; after an exception too. The stream is not destroyed but lent again, so that buffers which were
-used on it may go later.
+Calls `f` with a stream of the current device for its exclusive use, and waits for its work, even
+after an exception. The stream is not destroyed but lent again, so buffers used on it may be freed
+later.
 """
 function with_stream(f)
     device = current_device()

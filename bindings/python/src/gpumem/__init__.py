@@ -11,12 +11,13 @@ own code share.
     print(gpumem.stats())
 
 `gpumem.torch`, `gpumem.cupy`, `gpumem.numba`, `gpumem.rmm` and `gpumem.warp` make other libraries
-allocate here; they are imported by name. On a machine without a GPU all of this runs on the host
+allocate from gpumem; import each by name. On a machine without a GPU all of this runs on the host
 device, which is made of ordinary memory.
 
-Sizes are bytes, or texts such as "4GiB". A stream is None (the default stream), a number, or an
-object of any of these libraries. Failures are `gpumem.Error`s, one class per status;
-`gpumem.OutOfMemory` is a MemoryError too. Every function may be called from any thread.
+Sizes are numbers of bytes, or strings such as "4GiB". A stream is None (the default stream), a
+number, or an stream object of any of these libraries. A failure raises a `gpumem.Error`, with one
+class per status; `gpumem.OutOfMemory` is also a MemoryError. Every function may be called from any
+thread.
 """
 
 from ._arena import Arena, ArenaReport, ArenaStats, arena, check, current_arena, escape, find_arena, promote

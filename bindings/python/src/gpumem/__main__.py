@@ -8,7 +8,8 @@ from ._library import FOLDER
 
 
 def command():
-    """The path of the gpumem command: of this package, or on the PATH; None where there is none."""
+    """Returns the path of the gpumem command: this package's, else the one on the PATH, else
+    None."""
     own = FOLDER / "gpumem"
     return str(own) if own.is_file() else shutil.which("gpumem")
 

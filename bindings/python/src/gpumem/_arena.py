@@ -16,9 +16,9 @@ from ._types import Address, Keep
 
 @dataclasses.dataclass(frozen=True)
 class ArenaReport:
-    """What the end of an arena did: counts of allocations, bytes as asked for. `unknown`,
-    `duplicate` and `foreign` count entries of the keep list that changed nothing; `depth` is how
-    many arenas were around it, `nanoseconds` how long it was open."""
+    """What the end of an arena did: counts of allocations, and bytes as asked for. `unknown`,
+    `duplicate` and `foreign` count entries of the keep list that changed nothing. `depth` is how
+    many arenas enclosed it, `nanoseconds` how long it was open."""
 
     depth: int
     freed: int
@@ -37,7 +37,7 @@ class ArenaReport:
 
 @dataclasses.dataclass(frozen=True)
 class ArenaStats:
-    """A moment's picture of an open arena: counts of allocations, bytes as asked for."""
+    """A snapshot of an open arena: counts of allocations, and bytes as asked for."""
 
     depth: int
     live: int
@@ -54,12 +54,12 @@ class ArenaStats:
 
 
 def as_dataclass(kind, structure):
-    """A structure of the library's as a dataclass of the same fields."""
+    """Converts a structure of the library to a dataclass with the same fields."""
     values = {f.name: getattr(structure, f.name) for f in dataclasses.fields(kind)}
     return kind(**{n: v.decode(errors="replace") if isinstance(v, bytes) else v for n, v in values.items()})
 
 
-# Called before and after the end of an arena: for allocators whose books know of arenas.
+# Called before and after the end of an arena, for allocators that keep track of arenas.
 ends: list[Callable[[], None]] = []
 ended: list[Callable[[], None]] = []
 
@@ -70,7 +70,7 @@ def _tell(listeners):
 
 
 def _addresses(keep):
-    """The addresses in a keep list; buffers inside of lists, tuples and dictionaries count."""
+    """The addresses in a keep list, including buffers inside lists, tuples and dictionaries."""
     if keep is None:
         return []
     if isinstance(keep, dict):
@@ -82,27 +82,28 @@ def _addresses(keep):
 
 
 def _kept(value):
-    """The address, but of a buffer that is gone: something else may be there by now, and 1, which
-    counts as unknown, is nothing's."""
+    """The address. For a buffer that is gone it is 1, which is nobody's address and counts as
+    unknown: something else may be at the buffer's own by now."""
     return 1 if getattr(value, "live", True) is False else _values.place(value)
 
 
 class Arena:
-    """Frees what was allocated in it when it ends, no matter who still holds it, except for what it
-    is told to keep.
+    """When it ends, frees everything that was allocated in it, even if something still refers to
+    it, except what it is told to keep.
 
         with gpumem.arena("step", keep=lambda: [loss]) as step:
             ...
 
-    What the thread allocates in the block belongs to the arena, whichever library does it. What is
-    kept moves to the arena around it, or becomes ordinary where there is none. `keep` is a function
-    that is called at the end, or what it would return: buffers, tensors, arrays, addresses, or
-    lists, tuples and dictionaries of them. After an exception nothing is kept, arenas inside are
-    ended too, and the exception goes on. `report` says afterwards what was done.
+    Everything that the thread allocates in the block belongs to the arena, whichever library
+    allocates it. Kept allocations move to the enclosing arena, or become ordinary memory where
+    there is none. `keep` is a function that is called at the end, or what it would return: buffers,
+    tensors, arrays, addresses, or lists, tuples and dictionaries of them. After an exception
+    nothing is kept, nested arenas end too, and the exception propagates. Afterwards `report` says
+    what was done.
 
-    By hand: `enter()` and `exit(keep)` or `abort()`, on one thread. Other threads take part by
-    `attached()`. Arenas follow threads: what asynchronous tasks of one thread allocate while one of
-    them is in an arena is in that.
+    Without a block, call `enter()` and then `exit(keep)` or `abort()` on one thread. Other threads
+    take part with `attached()`. Arenas belong to threads: while one asynchronous task is in an
+    arena, allocations of all tasks on its thread are in that arena.
     """
 
     __slots__ = ("handle", "name", "keep", "report")
@@ -113,7 +114,7 @@ class Arena:
         self.report: ArenaReport | None = None
 
     def enter(self) -> Arena:
-        """Opens it, inside of the thread's current one."""
+        """Opens the arena, inside the thread's current one."""
         if self.handle is not None:
             raise Invalid(f"arena {self.name!r} is open already" if self.open else
                           f"arena {self.name!r} has ended; make another one with gpumem.arena()")
@@ -123,8 +124,8 @@ class Arena:
         return self
 
     def exit(self, keep: Keep = None) -> ArenaReport:
-        """Ends it, and returns an `ArenaReport`. Refused, and open as before, while an arena inside
-        of it is open or another thread is attached."""
+        """Ends the arena and returns an `ArenaReport`. Raises, and leaves it open, while an arena
+        inside it is open or another thread is attached."""
         entries = _addresses(keep)
         array = (ctypes.c_void_p * len(entries))(*entries) if entries else None
         out, handle = initialised(d.gpumem_arena_report), self._begun()
@@ -133,8 +134,8 @@ class Arena:
         return self._ended(out)
 
     def abort(self) -> ArenaReport:
-        """Ends it and all arenas that are open inside of it, keeping nothing; the report is on all
-        of them."""
+        """Ends the arena and all open arenas inside it, keeping nothing. The report covers all of
+        them."""
         out, handle = initialised(d.gpumem_arena_report), self._begun()
         _tell(ends)
         ok(C.gpumem_arena_abort(handle, ctypes.byref(out)))
@@ -154,12 +155,13 @@ class Arena:
 
     @property
     def open(self) -> bool:
-        """Whether it has been entered and has not ended."""
+        """Whether the arena has been entered and has not ended."""
         return self.handle is not None and self.report is None
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[Arena]:
-        """What this thread allocates in the block is in the arena too. It cannot end meanwhile."""
+        """Puts what this thread allocates in the block into the arena too. The arena cannot end
+        meanwhile."""
         ok(C.gpumem_arena_attach(self._begun()))
         try:
             yield self
@@ -167,7 +169,7 @@ class Arena:
             ok(C.gpumem_arena_detach(self.handle))
 
     def stats(self) -> ArenaStats:
-        """What has happened in it so far."""
+        """Returns what has happened in the arena so far."""
         out = initialised(d.gpumem_arena_stats)
         ok(C.gpumem_arena_stats_get(self._begun(), ctypes.byref(out)))
         return as_dataclass(ArenaStats, out)
@@ -198,20 +200,20 @@ class Arena:
 
 
 def arena(name: str = "", keep: Keep = None) -> Arena:
-    """An `Arena` for a `with` block: everything that is allocated in it is free afterwards, but for
-    `keep`."""
+    """Returns an `Arena` for a `with` block: everything allocated in the block is freed after it,
+    except `keep`."""
     return Arena(name, keep)
 
 
 def current_arena() -> Arena | None:
-    """The arena that the calling thread allocates in, or None."""
+    """Returns the arena that the calling thread allocates in, or None."""
     out = ctypes.c_void_p()
     ok(C.gpumem_arena_current_get(ctypes.byref(out)))
     return _named(out.value)
 
 
 def find_arena(ptr: Address) -> Arena | None:
-    """The arena that a live allocation is in, or None."""
+    """Returns the arena that a live allocation is in, or None."""
     out = ctypes.c_void_p()
     ok(C.gpumem_arena_find(_values.address(ptr), ctypes.byref(out)))
     return _named(out.value)
@@ -232,11 +234,11 @@ def escape(ptr: Address) -> None:
 
 
 def promote(ptr: Address) -> None:
-    """Moves a live allocation to the arena around its own, or out of all where there is none."""
+    """Moves a live allocation to the enclosing arena, or out of all arenas where there is none."""
     ok(C.gpumem_arena_promote(_values.address(ptr)))
 
 
 def check(ptr: Address, operation: str = "use", operand: str = "pointer") -> None:
-    """Raises `UseAfterFree` where GPUMEM_ARENA_DEBUG=check finds that an arena has freed what was
-    at an address."""
+    """With GPUMEM_ARENA_DEBUG=check, raises `UseAfterFree` if an arena has freed the memory at an
+    address."""
     ok(C.gpumem_check(_values.address(ptr), operation.encode(), operand.encode()))

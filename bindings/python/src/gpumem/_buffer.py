@@ -23,11 +23,11 @@ _byref, _c_void_p, _c_uint64 = ctypes.byref, ctypes.c_void_p, ctypes.c_uint64
 
 
 def malloc(nbytes: Size, stream: StreamLike = None) -> int:
-    """Allocates in the order of a stream (None: the current device's legacy default stream) and
-    returns the address, a number.
+    """Allocates in the order of a stream and returns the address, a number. None is the current
+    device's legacy default stream.
 
-    Aligned to 256 bytes, not cleared; 0 bytes give an address of their own. The caller frees it.
-    Nobody waits.
+    The memory is aligned to 256 bytes and not cleared. 0 bytes give a unique address. The caller
+    frees it. The call waits for the device only when memory is short.
     """
     # Out of range, ctypes would cut it.
     if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
@@ -49,11 +49,12 @@ def malloc(nbytes: Size, stream: StreamLike = None) -> int:
 def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, tag: Tag | None = None, evictable: bool = False,
                 exportable: bool = False, single_handle: bool = False, guard: bool = False, device: int | None = None,
                 arena: Arena | int | None = None, reservation: Reservation | int | None = None) -> int:
-    """As `malloc`, with every option that there is.
+    """Like `malloc`, with every option.
 
-    `evictable` memory can be moved out of the device and back (`evict`, `sleep`); what is
-    `exportable` can be shared with another process; `single_handle` is one physical allocation, for
-    NCCL and RDMA; behind what has a `guard` nothing is mapped. `tag` is a number or a text.
+    `evictable` memory can be moved out of the device and back (`evict`, `sleep`). `exportable`
+    memory can be shared with another process. `single_handle` uses one physical allocation, for
+    NCCL and RDMA. `guard` leaves the addresses after the memory unmapped. `tag` is a number or a
+    string.
     """
     o = initialised(d.gpumem_malloc_options)
     o.flags = (evictable and d.MALLOC_EVICTABLE) | (exportable and d.MALLOC_EXPORTABLE) | (
@@ -68,12 +69,12 @@ def malloc_with(nbytes: Size, *, stream: StreamLike = None, alignment: int = 0, 
 
 
 def free(ptr: Address, stream: StreamLike = None) -> None:
-    """Frees what `malloc` gave, in the order of a stream: the memory is reused once the work
-    submitted there before is done.
+    """Frees memory from `malloc` in the order of a stream: it is reused once the work submitted to
+    the stream before is done.
 
-    None stands for the current device's legacy default stream. None of `ptr` does nothing. A free
-    too many raises `DoubleFree` or `UnknownPointer`, of a `Buffer` `UseAfterFree`, and harms
-    nothing.
+    A `stream` of None is the current device's legacy default stream. A `ptr` of None does nothing.
+    A second free harms nothing and raises `DoubleFree` or `UnknownPointer`; for a `Buffer`,
+    `UseAfterFree`.
     """
     if ptr.__class__ is not int or not 0 <= ptr < 1 << 64:
         ptr = _values.address(ptr)
@@ -83,7 +84,7 @@ def free(ptr: Address, stream: StreamLike = None) -> None:
 
 
 def usable_size(ptr: Address) -> int:
-    """Bytes that can be used from the start of an allocation, at least those asked for."""
+    """Returns the bytes usable from the start of an allocation, at least those asked for."""
     at = _values.address(ptr)
     got = C.gpumem_usable_size(at)
     # Null has no bytes, and is no failure; a live allocation has some.
@@ -93,13 +94,13 @@ def usable_size(ptr: Address) -> int:
 
 
 def record_stream(ptr: Address, stream: StreamLike) -> None:
-    """Announces that an allocation is used on `stream` too: after it is freed, reuse waits for the
-    work submitted there."""
+    """Announces that an allocation is also used on `stream`: after it is freed, reuse waits for the
+    work submitted to that stream."""
     ok(C.gpumem_record_stream(_values.address(ptr), _values.stream(stream)))
 
 
 def memcpy(dst: Address, src: Address, nbytes: Size, stream: StreamLike = None) -> None:
-    """Copies between device addresses, in the order of a stream; waits for nothing."""
+    """Copies between device addresses in the order of a stream. Does not wait."""
     ok(C.gpumem_memcpy_async(_values.address(dst), _values.address(src), _values.size(nbytes), _values.stream(stream)))
 
 
@@ -142,7 +143,7 @@ def _writable(data):
 
 
 def _lengths(shape: Shape) -> tuple[int, ...]:
-    # Numbers of NumPy's are whole numbers too; fractions are none.
+    # NumPy's integers are accepted too; fractions are not.
     lengths = tuple(map(operator.index, shape if hasattr(shape, "__len__") else (shape,)))  # type: ignore[arg-type]
     if any(n < 0 for n in lengths):
         raise ValueError(f"shape {lengths} has a negative length")
@@ -150,16 +151,16 @@ def _lengths(shape: Shape) -> tuple[int, ...]:
 
 
 class Buffer:
-    """Device memory that is freed once: by `free()`, at the end of its `with` block or of its
-    arena, or when it is dropped.
+    """Device memory that is freed once: by `free()`, at the end of its `with` block or its arena,
+    or when the buffer is garbage-collected.
 
-    The first of them frees. All go by the allocation's number, so none frees what lives at the
-    address by then. A use after that raises `UseAfterFree`. Other libraries take it by
-    `__cuda_array_interface__` and DLPack, and keep it alive.
+    The first of these frees it. Each frees by the allocation's number, so none can free something
+    else that lives at the address by then. Using the buffer afterwards raises `UseAfterFree`. Other
+    libraries accept it through `__cuda_array_interface__` and DLPack, and keep it alive.
 
-    `shape` and `dtype` are what they see; without a shape it is `nbytes` bytes, with one `nbytes`
-    follows from it. `dtype` is NumPy's, by name, by `typestr` such as "<f4", or as an object of
-    NumPy's. Options are those of `malloc_with`.
+    `shape` and `dtype` are what those libraries see. Without a shape the buffer is `nbytes` bytes;
+    with one, `nbytes` follows from the shape. `dtype` is a NumPy dtype: its name, its `typestr`
+    such as "<f4", or the object. Options are those of `malloc_with`.
     """
 
     __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "__weakref__")
@@ -200,8 +201,8 @@ class Buffer:
 
     @classmethod
     def of(cls, data: Any, *, stream: StreamLike = None, **options: Any) -> Buffer:
-        """A copy of host memory: bytes, an array of NumPy's, anything with the buffer protocol.
-        Waits until it is made."""
+        """Returns a buffer with a copy of host memory: bytes, a NumPy array, anything with the
+        buffer protocol. Waits until the copy is done."""
         shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
         if shape is None or dtype is None:
             shape, dtype = (_memory(data).nbytes,), None
@@ -211,8 +212,8 @@ class Buffer:
 
     @classmethod
     def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
-        """Takes over an allocation that was made by `malloc` or by other code with gpumem: from now
-        on the buffer frees it."""
+        """Takes ownership of an allocation made by `malloc` or by other code through gpumem: from
+        now on the buffer frees it."""
         ptr = _values.address(ptr)
         info = pointer_info(ptr)
         self = cls.__new__(cls)
@@ -230,16 +231,16 @@ class Buffer:
 
     @property
     def live(self) -> bool:
-        """Whether the memory is still its own: neither freed nor ended with an arena, even if the
-        address lives again."""
+        """Whether the buffer's memory is still live: neither freed nor ended with an arena. It
+        stays False when another allocation gets the address."""
         if self._gone:
             return False
         number = _c_uint64()
         return _id_get(self.ptr, _byref(number)) == 0 and number.value == self.id
 
     def free(self, stream: StreamLike = None) -> None:
-        """Frees it, in the order of the stream that it was allocated on, or of `stream`. Nothing
-        happens when it is gone already."""
+        """Frees the memory in the order of `stream`, by default the stream that it was allocated
+        on. Does nothing when the memory is gone already."""
         if self._gone:
             return
         status = (_free_id(self.ptr, self.id) if stream is None
@@ -249,28 +250,28 @@ class Buffer:
         self._gone = True
 
     def check(self, operation: str = "use", operand: str = "buffer") -> None:
-        """Raises `UseAfterFree` unless it may be used. With GPUMEM_ARENA_DEBUG=check the text names
-        the arena that ended it."""
+        """Raises `UseAfterFree` unless the buffer may be used. With GPUMEM_ARENA_DEBUG=check the
+        text names the arena that freed it."""
         ok(C.gpumem_check_id(self.ptr, self.id, operation.encode(), operand.encode()))
         if not self.live:
             raise UseAfterFree(f"{operation} {operand} is no longer allocated: it was freed, or the arena of its allocation has ended "
                                "without keeping it (GPUMEM_ARENA_DEBUG=check names the arena)")
 
     def escape(self) -> None:
-        """Takes it out of all arenas: a constant that is made in a step and cached for those to
-        come."""
+        """Takes the buffer out of all arenas, for example a constant made in one step and cached
+        for later ones."""
         self.check("escape", "buffer")
         ok(C.gpumem_arena_escape(self.ptr))
 
     def promote(self) -> None:
-        """Moves it to the arena around its own, or out of all where there is none: what an exit
-        does to what it keeps, at once."""
+        """Moves the buffer to the enclosing arena now, or out of all arenas where there is none, as
+        an exit does with what it keeps."""
         self.check("promote", "buffer")
         ok(C.gpumem_arena_promote(self.ptr))
 
     def record_stream(self, stream: StreamLike) -> None:
-        """Announces that it is used on `stream` too: after it is freed, reuse waits for the work
-        submitted there."""
+        """Announces that the buffer is also used on `stream`: after it is freed, reuse waits for
+        the work submitted to that stream."""
         record_stream(self, stream)
 
     def __enter__(self) -> Buffer:
@@ -279,8 +280,8 @@ class Buffer:
     def __exit__(self, *_):
         self.free()
 
-    # Runs on any thread, at the end of the interpreter too, when modules are gone: what it needs
-    # are its defaults.
+    # Runs on any thread, even at the end of the interpreter, when modules are gone: it needs only
+    # its default arguments.
     def __del__(self, _free=_free_id):
         try:
             if not self._gone:
@@ -300,10 +301,10 @@ class Buffer:
         return offset, nbytes
 
     def copy_from(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Buffer:
-        """Copies host memory, or all of another buffer, to here from `offset` on.
+        """Copies host memory, or all of another buffer, into this buffer from `offset` on.
 
-        From the host it waits until it is done; between buffers it is in the order of `stream` and
-        waits for nothing.
+        A copy from the host waits until it is done. A copy between buffers is in the order of
+        `stream` and does not wait.
         """
         stream = self.stream if stream is None else _values.stream(stream)
         if isinstance(data, Buffer):
@@ -320,7 +321,8 @@ class Buffer:
         return self
 
     def copy_to(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Any:
-        """Fills host memory from here, from `offset` on, and waits until it is done."""
+        """Fills host memory from this buffer, from `offset` on, and waits until the copy is
+        done."""
         stream = self.stream if stream is None else _values.stream(stream)
         target, nbytes, kept = _writable(data)
         offset, nbytes = self._range(offset, nbytes, "copy", "source")
@@ -337,11 +339,11 @@ class Buffer:
         return self
 
     def tobytes(self) -> bytes:
-        """Its contents, as bytes."""
+        """Returns the contents as bytes."""
         return bytes(self.copy_to(bytearray(self.nbytes)))
 
     def numpy(self) -> Any:
-        """Its contents, as an array of NumPy's on the host: a copy."""
+        """Returns a copy of the contents as a NumPy array on the host."""
         import numpy
 
         out = numpy.empty(self.shape, dtype=self.typestr)
@@ -349,8 +351,8 @@ class Buffer:
         return out
 
     def view(self, shape: Shape, dtype: DType = None, offset: Size = 0) -> View:
-        """Part of it, with a shape and a dtype of its own. It keeps the buffer alive, and frees
-        nothing."""
+        """Returns a part of the buffer with a shape and a dtype of its own. The view keeps the
+        buffer alive and frees nothing."""
         return View(self, shape, _dlpack.typestr(dtype) if dtype is not None else self.typestr, _values.size(offset))
 
     def __len__(self) -> int:
@@ -360,7 +362,7 @@ class Buffer:
 
     @property
     def device(self) -> int:
-        """The number of its device."""
+        """The number of the buffer's device."""
         return pointer_info(self).device
 
     @property
@@ -387,7 +389,7 @@ class Buffer:
 
 
 class View:
-    """Part of a buffer, which it keeps alive: see `Buffer.view`."""
+    """A part of a buffer, which it keeps alive: see `Buffer.view`."""
 
     __slots__ = ("owner", "ptr", "shape", "typestr", "nbytes")
 
@@ -419,15 +421,15 @@ class View:
 
 
 def pointer_info(ptr: Address) -> d.gpumem_pointer_info:
-    """Facts about the live allocation that contains an address: base, requested, usable, stream,
-    id, tag, device, flags."""
+    """Returns facts about the live allocation that contains an address: base, requested, usable,
+    stream, id, tag, device, flags."""
     out = initialised(d.gpumem_pointer_info)
     ok(C.gpumem_pointer_info_get(_values.address(ptr), _byref(out)))
     return out
 
 
 def export_fd(buffer: Address) -> int:
-    """A file descriptor for memory that was allocated with `exportable=True`. The caller closes it;
+    """Returns a file descriptor for memory allocated with `exportable=True`. The caller closes it;
     it keeps the memory alive."""
     out = ctypes.c_int()
     ok(C.gpumem_export_fd(_values.address(buffer), _byref(out)))
@@ -435,8 +437,8 @@ def export_fd(buffer: Address) -> int:
 
 
 def import_fd(fd: int, nbytes: Size, device: int = 0, *, shape: Shape | None = None, dtype: DType = None) -> Buffer:
-    """A buffer over memory that `export_fd` exported in this or another process. `nbytes` is what
-    the exporter asked for."""
+    """Returns a buffer over memory that `export_fd` exported in this or another process. `nbytes`
+    is the size that the exporter asked for."""
     out = _c_void_p()
     ok(C.gpumem_import_fd(fd, _values.size(nbytes), device, _byref(out)))
     return Buffer.adopt(out.value, shape=shape, dtype=dtype)

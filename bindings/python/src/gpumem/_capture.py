@@ -16,7 +16,7 @@ from ._types import Size, StreamLike
 
 @dataclasses.dataclass(frozen=True)
 class CaptureStats:
-    """The counters of a capture's memory: bytes, but `allocations`, `references`, `deviations` and
+    """The counters of a capture's memory, in bytes; `allocations`, `references`, `deviations` and
     `streams` are counts."""
 
     device: int
@@ -33,7 +33,7 @@ class CaptureStats:
 
 
 class Capture:
-    """The memory of one or more CUDA graphs: nobody else gets an address of it until the last
+    """The memory of one or more CUDA graphs. Nothing else gets an address in it until the last
     `release()`.
 
         with gpumem.capture(stream) as memory:
@@ -41,10 +41,11 @@ class Capture:
         ...                                  # launch the graph, any number of times
         memory.release()
 
-    After an exception what was allocated in the block is freed and the exception goes on. Never
-    released by itself: Python cannot see the graphs that use it. `monotone` hands nothing out
-    twice; `record` notes how long allocations live, for `solve()`, and `layout` is a capture that
-    was solved; `share` uses another one's memory, for graphs that never run at the same time.
+    After an exception everything allocated in the block is freed and the exception propagates. The
+    memory is never released automatically, because Python cannot see the graphs that use it.
+    `monotone` never reuses memory during the capture. `record` records how long allocations live,
+    for `solve()`; `layout` is a solved capture. `share` uses another capture's memory, for graphs
+    that never run at the same time.
     """
 
     __slots__ = ("handle", "stream", "references", "_options")
@@ -60,7 +61,7 @@ class Capture:
         self._options = o
 
     def begin(self) -> Capture:
-        """From now on the stream allocates from the capture's memory, on every thread."""
+        """Begins the capture: from now on the stream allocates from its memory, on every thread."""
         out = ctypes.c_void_p()
         ok(C.gpumem_capture_begin(_values.stream(self.stream), ctypes.byref(self._options), ctypes.byref(out)))
         self.handle, self.references = out.value, 1
@@ -73,34 +74,35 @@ class Capture:
         return self.handle
 
     def end(self) -> None:
-        """Allocations on the stream are ordinary again."""
+        """Ends the capture: allocations on the stream are ordinary again."""
         ok(C.gpumem_capture_end(self._begun()))
 
     def abort(self) -> None:
-        """Frees all that was allocated in it and drops all references."""
+        """Frees everything allocated in the capture and drops all references."""
         ok(C.gpumem_capture_abort(self._begun()))
         self.references = 0
 
     def retain(self) -> Capture:
-        """One more reference, for one more graph: each needs a `release()`."""
+        """Takes one more reference, for one more graph. Each needs a `release()`."""
         ok(C.gpumem_capture_retain(self._begun()))
         self.references += 1
         return self
 
     def release(self) -> None:
-        """Gives a reference up; with the last one it is ordinary memory. No launch of the graph
-        must follow."""
+        """Drops a reference. The graph must not be launched afterwards. With the last reference the
+        memory becomes ordinary."""
         ok(C.gpumem_capture_release(self._begun()))
         self.references -= 1
 
     def solve(self) -> tuple[int, int]:
-        """Lays out what was recorded. Returns its bytes, and the most that was live at a time."""
+        """Lays out what was recorded. Returns the layout's bytes and the most bytes that were live
+        at a time."""
         length, peak = ctypes.c_uint64(), ctypes.c_uint64()
         ok(C.gpumem_capture_solve(self._begun(), ctypes.byref(length), ctypes.byref(peak)))
         return length.value, peak.value
 
     def stats(self) -> CaptureStats:
-        """The counters of its memory."""
+        """Returns the counters of the capture's memory."""
         out = initialised(d.gpumem_capture_stats)
         ok(C.gpumem_capture_stats_get(self._begun(), ctypes.byref(out)))
         return as_dataclass(CaptureStats, out)
@@ -121,5 +123,5 @@ class Capture:
 
 
 def capture(stream: StreamLike = None, **options: Any) -> Capture:
-    """A `Capture` for a `with` block."""
+    """Returns a `Capture` for a `with` block."""
     return Capture(stream, **options)

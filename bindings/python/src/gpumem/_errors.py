@@ -1,4 +1,4 @@
-"""What the library refuses, as exceptions: one class per status."""
+"""The library's errors as exceptions, one class per status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._library import C
 
 
 class Error(RuntimeError):
-    """A refusal of libgpumem's. `status` is its number; the text says what was asked, what there
+    """An error from libgpumem. `status` is its number. The text says what was asked, what there
     was, and what to do next."""
 
     status: int | None = None
@@ -21,7 +21,7 @@ class Error(RuntimeError):
 
     @property
     def name(self):
-        """The status in words, such as "GPUMEM_ERROR_INVALID"."""
+        """The name of the status, such as "GPUMEM_ERROR_INVALID"."""
         return C.gpumem_status_name(self.status or 0).decode()
 
 
@@ -86,12 +86,12 @@ class Capturing(Error):
 
 
 class InvalidStream(Error, ValueError):
-    """The handle is not, or no longer, a stream."""
+    """The handle is not a stream, or no longer one."""
     status = d.ERROR_INVALID_STREAM
 
 
 class UseAfterFree(Error):
-    """Memory is used that was freed, or that went with its arena."""
+    """Memory was used that had been freed, by itself or with its arena."""
     status = d.ERROR_USE_AFTER_FREE
 
 
@@ -126,7 +126,7 @@ def last_error():
 
 
 def error(status):
-    """The exception for a status, with the thread's last text."""
+    """Returns the exception for a status, with the text of the thread's last failure."""
     return BY_STATUS.get(status, Error)(last_error(), status)
 
 

@@ -20,7 +20,8 @@ from ._types import Address, Progress, Size, StreamLike, Tag, Where
 
 @dataclasses.dataclass(frozen=True)
 class MoveReport:
-    """What a move did: allocations moved and their bytes, and how many were there already."""
+    """What a move did: the number and bytes of the allocations moved, and how many were there
+    already."""
 
     moved: int
     moved_bytes: int
@@ -29,8 +30,8 @@ class MoveReport:
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """Where an evictable allocation is: `tier` is "gpu", "host" or "disk", or None while it is
-    moved."""
+    """Where an evictable allocation is. `tier` is "gpu", "host" or "disk", or None while it is
+    being moved."""
 
     tier: str | None
     id: int
@@ -82,45 +83,46 @@ def _move_tag(call, tag, to, stream, progress):
 def evict(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
     """Moves an evictable allocation out of its device, and returns when its device memory is free.
 
-    `to` is a tier ("host", "disk") or a space (("disk", 1)); by default the nearest with room. What
-    uses the memory is waited for on the device; with `stream` only that stream's work.
-    `progress(done, total)` is called now and then, and cancels by returning False.
+    `to` is a tier ("host", "disk") or a space (("disk", 1)); the default is the nearest with room.
+    The move waits on the device for the work that uses the memory; with `stream`, only for that
+    stream's work. `progress(done, total)` is called now and then with bytes; it cancels the move by
+    returning False.
     """
     return _move(C.gpumem_evict, _values.address(buffer), to, stream, progress)
 
 
 def restore(buffer: Address, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
-    """Moves an evictable allocation back to its device, to the addresses it has, and returns when
-    its bytes are there."""
+    """Moves an evictable allocation back to its device, at the same addresses, and returns when its
+    bytes are there."""
     return _move(C.gpumem_restore, _values.address(buffer), to, stream, progress)
 
 
 def sleep(tag: Tag, to: Where | None = None, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
-    """Moves all evictable allocations with a tag (a number or a text) out of their devices: as
-    `evict` does each."""
+    """Moves all evictable allocations with a tag (a number or a string) out of their devices, each
+    as by `evict`."""
     return _move_tag(C.gpumem_evict_tag, tag, to, stream, progress)
 
 
 def wake(tag: Tag, *, stream: StreamLike = None, progress: Progress | None = None) -> MoveReport:
-    """Moves all evictable allocations with a tag back to where they were: as `restore` does
-    each."""
+    """Moves all evictable allocations with a tag back to their devices, each as by `restore`."""
     return _move_tag(C.gpumem_restore_tag, tag, None, stream, progress)
 
 
 def hold(buffer: Address) -> None:
-    """Keeps an evictable allocation in its device, brought back if need be, until `unhold` has been
-    called as often."""
+    """Keeps an evictable allocation in its device until `unhold` has been called as often. Restores
+    it first if need be."""
     ok(C.gpumem_hold(_values.address(buffer)))
 
 
 def unhold(buffer: Address, stream: StreamLike = None) -> None:
-    """Ends one hold: it may leave when the stream has come this far; nobody waits."""
+    """Ends one hold. The allocation may leave once the stream has passed this point. Does not
+    wait."""
     ok(C.gpumem_unhold(_values.address(buffer), _values.stream(stream)))
 
 
 @contextlib.contextmanager
 def held(buffer: Address, stream: StreamLike = None) -> Iterator[Any]:
-    """A block in which an evictable allocation is in its device, for work on `stream`."""
+    """Holds an evictable allocation in its device for a `with` block, for work on `stream`."""
     hold(buffer)
     try:
         yield buffer
@@ -129,14 +131,15 @@ def held(buffer: Address, stream: StreamLike = None) -> Iterator[Any]:
 
 
 def location(buffer: Address) -> Location:
-    """Where an evictable allocation is."""
+    """Returns where an evictable allocation is."""
     out = initialised(d.gpumem_location)
     ok(C.gpumem_location_get(_values.address(buffer), ctypes.byref(out)))
     return Location(TIER_NAMES.get(out.space.tier), out.space.id, out.holds, out.bytes, out.device_bytes)
 
 
 def add_disk(path: str | os.PathLike[str], limit: Size = 0) -> tuple[str, int]:
-    """A directory that memory can be moved to. Returns its space, such as ("disk", 0)."""
+    """Adds a directory that memory can be moved to. `limit` is the most bytes of its files; 0 means
+    as many as there is room for. Returns its space, such as ("disk", 0)."""
     out = d.gpumem_space()
     ok(C.gpumem_space_disk_add(os.fsencode(path), _values.size(limit), ctypes.byref(out)))
     return TIER_NAMES[out.tier], out.id

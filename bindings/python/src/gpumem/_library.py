@@ -1,4 +1,4 @@
-"""Finds and loads libgpumem, and gives every function of it its signature."""
+"""Finds and loads libgpumem, and sets the signature of each of its functions."""
 
 import ctypes
 import os
@@ -11,8 +11,8 @@ FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
 
 
 def path():
-    """Where the library is and who says so: GPUMEM_LIBRARY, the folder of this package, or the
-    loader's path."""
+    """Returns the library's path and its source: GPUMEM_LIBRARY, this package's folder, or the
+    loader's search path."""
     named = os.environ.get("GPUMEM_LIBRARY")
     if named:
         return named, "GPUMEM_LIBRARY"
@@ -47,12 +47,11 @@ C = load()
 
 
 def initialised(kind):
-    """A structure of the library's, all zero but for its first field, which says how large it
-    is."""
+    """Returns a zeroed structure of the library whose first field holds its size."""
     return kind(ctypes.sizeof(kind))
 
 
 def address_of(function):
-    """The address of a function of the library's, for those who take it as a number."""
+    """Returns the address of a library function, for callers that take it as a number."""
     return ctypes.cast(getattr(C, function), ctypes.c_void_p).value
 

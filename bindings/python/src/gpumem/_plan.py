@@ -22,8 +22,8 @@ STATUSES = {d.PLAN_OPTIMAL: "optimal", d.PLAN_FEASIBLE: "feasible", d.PLAN_INFEA
 
 @dataclasses.dataclass(frozen=True)
 class PlanStats:
-    """What solving gave. Bytes; `gap` is how far `arena_bytes` is above `lower_bound`, as a share
-    of it; `status` is "optimal", "feasible", "infeasible" or "out of time"."""
+    """The result of solving, in bytes. `gap` is how far `arena_bytes` is above `lower_bound`, as a
+    fraction of it. `status` is "optimal", "feasible", "infeasible" or "out of time"."""
 
     status: str
     arena_bytes: int
@@ -42,15 +42,15 @@ class PlanStats:
 
 
 class Plan:
-    """Buffers, or a graph of values and operations, to be laid out in an arena near its smallest
-    size. Needs no device.
+    """Buffers, or a graph of values and operations, to lay out in an arena close to the smallest
+    possible size. Needs no device.
 
         p = gpumem.Plan(alignment=256)
         a = p.buffer(1 << 20, 0, 3)             # live at steps 0, 1 and 2
         layout = p.solve()
         layout[a]                               # its offset
 
-    With values the steps follow from the operations that write and read them: `value`, `op`,
+    For values, the steps follow from the operations that write and read them: `value`, `op`,
     `view`, `in_place`, `keep`.
     """
 
@@ -87,9 +87,9 @@ class Plan:
     def buffer(self, nbytes: Size, lower: int, upper: int, *, name: str | None = None, alignment: int = 0, guard: int = 0,
                kind: str = "temporary", offset: int | None = None, prefer: int | None = None, gaps: Sequence[tuple[int, int]] = (),
                arena: int | None = None) -> int:
-        """Adds a buffer that is live at steps from `lower` to before `upper`, and returns its
-        number. `offset` fixes its place, `prefer` suggests one; `gaps` are ranges of steps at which
-        it holds nothing; `guard` bytes behind it stay unused."""
+        """Adds a buffer that is live at the steps from `lower` up to but not including `upper`, and
+        returns its number. `offset` fixes its place; `prefer` suggests one. `gaps` are ranges of
+        steps at which it holds nothing. `guard` bytes after it stay unused."""
         return self._add(C.gpumem_plan_buffer_add, nbytes, lower, upper, name, alignment, guard, kind, offset, prefer, gaps, arena)
 
     def buffers(self, nbytes: Any, lowers: Any, uppers: Any) -> int:
@@ -135,7 +135,7 @@ class Plan:
         ok(C.gpumem_plan_keep(self.handle, value))
 
     def resize(self, number: int, nbytes: Size) -> None:
-        """Changes how large a buffer or value is. Solve again afterwards."""
+        """Changes the size of a buffer or value. Solve again afterwards."""
         ok(C.gpumem_plan_resize(self.handle, number, _values.size(nbytes)))
 
     def obstacle(self, offset: int, nbytes: Size, lower: int = 0, upper: int | None = None, arena: int = 0) -> None:
@@ -144,15 +144,15 @@ class Plan:
                                       d.PLAN_NO_OFFSET if upper is None else upper))
 
     def arena(self, capacity: Size = 0, name: str | None = None) -> int:
-        """Adds an arena beside arena 0, and returns its number."""
+        """Adds an arena besides arena 0, and returns its number."""
         out = ctypes.c_uint32()
         ok(C.gpumem_plan_arena_add(self.handle, _values.size(capacity), None if name is None else name.encode(), ctypes.byref(out)))
         return out.value
 
     def solve(self, *, effort: str = "normal", time_limit: float | None = None, threads: int = 0, from_last: bool = False) -> Layout:
-        """Lays it out and returns a `Layout`. `effort` is "normal" or "fast", `time_limit` seconds.
-        Raises `OutOfMemory` where nothing within the capacities was found; the text has the
-        capacity and the smallest size found."""
+        """Lays the plan out and returns a `Layout`. `effort` is "normal" or "fast"; `time_limit` is
+        in seconds. Raises `OutOfMemory` if no layout within the capacities was found; the text has
+        the capacity and the smallest size found."""
         efforts = {"normal": d.PLAN_EFFORT_NORMAL, "fast": d.PLAN_EFFORT_FAST}
         if effort not in efforts:
             raise ValueError(f"{effort!r} is no effort; they are {', '.join(efforts)}")
@@ -174,7 +174,7 @@ class Plan:
         return out.value
 
     def stats(self) -> PlanStats:
-        """What the last solve gave, also where it gave no layout."""
+        """Returns the result of the last solve, even where there is no layout."""
         out = initialised(d.gpumem_plan_stats)
         ok(C.gpumem_plan_stats_get(self.handle, ctypes.byref(out)))
         values = {f.name: getattr(out, f.name) for f in dataclasses.fields(PlanStats)}
@@ -191,12 +191,11 @@ class Plan:
 
 
 class Layout:
-    """Where everything of a solved plan is: `layout[number]` is an offset, None for what has no
-    slot.
+    """The offsets of a solved plan: `layout[number]` is an offset, or None for what has no slot.
 
-    `stats` has the figures; `report()`, `csv()` and `svg()` are texts; a notebook shows the
-    picture. `materialise()` allocates the arena. It is of the moment of the solve; the texts and
-    `materialise` are of the plan's latest.
+    `stats` has the figures, and `report()`, `csv()` and `svg()` return text; a notebook shows the
+    picture. `materialise()` allocates the arena. The offsets are those of the solve that returned
+    this layout; the texts and `materialise` use the plan's latest solve.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -207,7 +206,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arenas together."""
+        """The bytes of all arenas together."""
         return self.stats.arena_bytes
 
     @property
@@ -217,11 +216,11 @@ class Layout:
 
     @property
     def arenas(self) -> list[int]:
-        """The arena of each."""
+        """The arenas of all, in the order of numbers."""
         return list(self._arenas)
 
     def numpy(self) -> Any:
-        """All offsets as an array of NumPy's, of uint64; the largest number stands for what has no
+        """Returns all offsets as a NumPy array of uint64. The largest number stands for what has no
         slot."""
         import numpy
 
@@ -246,7 +245,7 @@ class Layout:
         return len(self._offsets)
 
     def critical(self) -> list[int]:
-        """The numbers of what is live at the step at which most is."""
+        """Returns the numbers of what is live at the step at which most is live."""
         count = ctypes.c_size_t()
         ok(C.gpumem_plan_critical_get(self.plan.handle, None, 0, ctypes.byref(count)))
         out = (ctypes.c_uint32 * count.value)()
@@ -254,23 +253,23 @@ class Layout:
         return list(out)
 
     def report(self) -> str:
-        """The layout as text for people."""
+        """Returns the layout as text for people."""
         return filled_text(lambda b, c, n: C.gpumem_plan_report_get(self.plan.handle, b, c, n))
 
     def csv(self) -> str:
-        """The layout as CSV, which `gpumem plan` reads and writes."""
+        """Returns the layout as CSV, which `gpumem plan` reads and writes."""
         return filled_text(lambda b, c, n: C.gpumem_plan_csv_get(self.plan.handle, b, c, n))
 
     def svg(self) -> str:
-        """The layout as a picture: steps from left to right, offsets upwards."""
+        """Returns the layout as an SVG picture: steps from left to right, offsets upwards."""
         return filled_text(lambda b, c, n: C.gpumem_plan_svg_get(self.plan.handle, b, c, n))
 
     def _repr_svg_(self) -> str:
         return self.svg()
 
     def materialise(self, arena: int = 0, stream: StreamLike = None) -> Buffer:
-        """Allocates an arena; a `Buffer`. What is laid out is at `buffer.ptr + layout[number]`, or
-        `buffer.view(shape, dtype, offset)`."""
+        """Allocates an arena and returns it as a `Buffer`. Each buffer or value is at `buffer.ptr +
+        layout[number]`, or `buffer.view(shape, dtype, offset)`."""
         out = ctypes.c_void_p()
         ok(C.gpumem_plan_materialise(self.plan.handle, arena, _values.stream(stream), ctypes.byref(out)))
         return Buffer.adopt(out.value, stream=stream)
@@ -282,8 +281,8 @@ class Layout:
 
 
 def _u64(values):
-    """The address of an array of uint64, and what keeps it: an array of NumPy's as it is, anything
-    else copied."""
+    """The address of an array of uint64, and what keeps it alive. A NumPy array is taken as it is,
+    anything else is copied."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if hasattr(values, "__array_interface__"):
@@ -300,7 +299,7 @@ def _u64(values):
 
 
 def _rows(buffers):
-    """Three columns of a table: sizes, first and last steps; and names, where it has some."""
+    """The columns of a table: sizes, lower and upper steps, and names where it has them."""
     columns = getattr(buffers, "columns", None)
     if columns is None:
         columns = getattr(getattr(buffers, "dtype", None), "names", None)
@@ -324,9 +323,9 @@ def plan(buffers: Any, *, capacity: Size = 0, alignment: int = 0, unit: int = 0,
     """Lays buffers with known live ranges out in one arena, and returns a `Layout`.
 
     `buffers` is a list of (bytes, lower, upper), or of dictionaries of `Plan.buffer`'s parameters;
-    an array of NumPy's with three columns; or a table (pandas, a structured array, a dictionary of
-    columns) with columns bytes or size, lower, upper. A buffer is live at steps from `lower` to
-    before `upper`.
+    a NumPy array with three columns; or a table (pandas, a structured array, a dictionary of
+    columns) with columns bytes or size, lower, upper. A buffer is live at the steps from `lower` up
+    to but not including `upper`.
     """
     made = Plan(capacity=capacity, alignment=alignment, unit=unit, reuse=reuse)
     table = _rows(buffers)

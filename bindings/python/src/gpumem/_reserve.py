@@ -1,4 +1,4 @@
-"""Capacity that is promised."""
+"""Reservations: promises of capacity."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def space(value):
 
 @dataclasses.dataclass(frozen=True)
 class ReservationInfo:
-    """Facts about a reservation. Bytes: `promised` is its size, `drawn` what live allocations use
-    of it, `used` also what a policy took from outside, `peak` the most of that. `number` is one
-    that no other reservation has had."""
+    """Facts about a reservation, in bytes. `promised` is its size, `drawn` the part that live
+    allocations use, `used` that and what a policy took from outside, `peak` the most that `used`
+    was. `number` is unique within the process."""
 
     number: int
     promised: int
@@ -41,9 +41,9 @@ class ReservationInfo:
 class Reservation:
     """A promise of bytes, from `reserve`.
 
-    In a `with` block what the thread allocates draws from it; it ends with the block, after an
-    exception too, and what is live by then stays. Other threads take part with `attach_thread()`,
-    or a stream with `attach_stream()`.
+    In a `with` block, the thread's allocations draw from it. It ends with the block, even after an
+    exception; live allocations stay. Other threads take part with `attach_thread()`, streams with
+    `attach_stream()`.
     """
 
     __slots__ = ("handle", "nbytes", "_released")
@@ -52,13 +52,13 @@ class Reservation:
         self.handle, self.nbytes, self._released = handle, nbytes, False
 
     def attach_thread(self) -> Reservation:
-        """What the calling thread allocates from now on draws from it, on streams without a
-        reservation of their own."""
+        """Makes the calling thread's allocations draw from it, on streams without a reservation of
+        their own."""
         ok(C.gpumem_reservation_attach_thread(self.handle))
         return self
 
     def attach_stream(self, stream: StreamLike) -> Reservation:
-        """What is allocated on a stream from now on draws from it, on every thread."""
+        """Makes allocations on a stream draw from it, on every thread."""
         ok(C.gpumem_reservation_attach_stream(self.handle, _values.stream(stream)))
         return self
 
@@ -68,18 +68,18 @@ class Reservation:
         ok(C.gpumem_space_detach_thread(where))
 
     def grow(self, nbytes: Size, timeout: float | None = 0) -> None:
-        """Makes it larger, or waits in turn until it can be."""
+        """Makes the reservation larger, or waits its turn until it can be."""
         ok(C.gpumem_reservation_grow(self.handle, _values.size(nbytes), milliseconds(timeout), None))
         self.nbytes = self._structure().promised
 
     def shrink(self, nbytes: Size) -> None:
-        """Makes it smaller by what is not drawn of it."""
+        """Makes the reservation smaller by `nbytes`, none of which may be drawn."""
         ok(C.gpumem_reservation_shrink(self.handle, _values.size(nbytes)))
         self.nbytes = self._structure().promised
 
     def release(self) -> int:
-        """Ends it, and returns how many bytes are still drawn: they count as use outside of any
-        reservation from now on."""
+        """Ends the reservation and returns how many bytes are still drawn. They count as use
+        outside any reservation from now on."""
         drawn = ctypes.c_uint64()
         ok(C.gpumem_reservation_release(self.handle, ctypes.byref(drawn)))
         self._released = True
@@ -91,7 +91,7 @@ class Reservation:
         return out
 
     def info(self) -> ReservationInfo:
-        """Size, use and number."""
+        """Returns the reservation's size, use and number."""
         out = self._structure()
         return ReservationInfo(out.number, out.promised, out.drawn, out.used, out.peak,
                                (TIER_NAMES.get(out.space.tier, out.space.tier), out.space.id))
@@ -112,7 +112,7 @@ class Reservation:
 
 
 def milliseconds(timeout):
-    """A timeout in seconds, None or infinity for none, as the library takes it."""
+    """Converts a timeout in seconds to what the library takes. None or infinity means no limit."""
     if timeout is None or timeout == math.inf:
         return d.WAIT_FOREVER
     if timeout < 0:
@@ -121,16 +121,16 @@ def milliseconds(timeout):
 
 
 def reserve(nbytes: Size, timeout: float | None = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
-    """Promises bytes of the current device, or of a space such as ("host", 0), or waits for them in
-    turn.
+    """Reserves bytes of the current device, or of a space such as ("host", 0), or waits its turn
+    for them.
 
         with gpumem.reserve("4GiB", timeout=10):
             ...
 
-    `timeout` is in seconds; 0 does not wait, None waits without an end. Raises `TimedOut`, or
-    `OutOfMemory` where there can never be as much or `timeout` is 0. With `least` less will do, but
-    not less than that. `policy` says what an allocation does that does not fit: "fail", "ignore"
-    (it takes what is missing from outside), or "increase" (the reservation grows).
+    `timeout` is in seconds; 0 does not wait, None waits without limit. Raises `TimedOut`, or
+    `OutOfMemory` if `timeout` is 0 or there can never be that much. `least` is the smallest size
+    that will do. `policy` says what happens to an allocation that does not fit: "fail", "ignore"
+    (it takes what is missing from outside) or "increase" (the reservation grows).
     """
     o = initialised(d.gpumem_reserve_options)
     o.bytes, o.least_bytes, o.timeout_ms = _values.size(nbytes), _values.size(least), milliseconds(timeout)

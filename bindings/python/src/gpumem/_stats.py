@@ -16,12 +16,11 @@ from ._types import Size
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """One device's counters, from `stats()`. Bytes, but from `allocations` on counts, and `limit`
-    is bytes again.
+    """One device's counters, from `stats()`. The fields before `allocations`, and `limit`, are in
+    bytes; the others are counts.
 
-    `mapped` is the physical memory that gpumem holds at addresses, `requested` what callers asked
-    for and have not freed, `live` what was handed out for it. `print` shows the rest of it for
-    people.
+    `mapped` is the physical memory that gpumem holds, `requested` what callers asked for and have
+    not freed, `live` what was handed out for it. `print` shows the rest for people.
     """
 
     device: int
@@ -90,15 +89,16 @@ def device_count() -> int:
 
 
 def device_memory(device: int | None = None) -> tuple[int, int]:
-    """Bytes free and in all, as the driver sees them, all processes together."""
+    """Returns a device's free and total bytes, as the driver sees them for all processes
+    together."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     ok(C.gpumem_device_memory_get(_device(device), ctypes.byref(free), ctypes.byref(total)))
     return free.value, total.value
 
 
 def stats(device: int | None = None) -> Stats:
-    """A moment's picture of a device's memory, by default the current one's; other threads go on
-    while it is taken."""
+    """Returns a snapshot of a device's counters, by default the current device's. Other threads go
+    on while it is taken."""
     out = initialised(d.gpumem_stats)
     ok(C.gpumem_stats_get(_device(device), ctypes.byref(out)))
     return as_dataclass(Stats, out)
@@ -110,13 +110,13 @@ def reset_peak(device: int | None = None) -> None:
 
 
 def trim(keep: Size = 0, device: int | None = None) -> None:
-    """Gives free physical memory back, until no more than `keep` bytes stay mapped on each device,
-    or on the one that is named. Live memory stays."""
+    """Gives free physical memory back until at most `keep` bytes stay mapped on each device, or on
+    the given one. Live memory stays."""
     ok(C.gpumem_trim(_values.size(keep)) if device is None else C.gpumem_device_trim(_values.device(device), _values.size(keep)))
 
 
 def set_limit(nbytes: Size, device: int | None = None) -> None:
-    """Sets the most bytes that gpumem may map on a device; 0 means what the device has."""
+    """Sets the most bytes that gpumem may map on a device; 0 means all that the device has."""
     ok(C.gpumem_device_limit_set(_device(device), _values.size(nbytes)))
 
 
@@ -126,8 +126,8 @@ def validate() -> None:
 
 
 def filled_text(call: Any) -> str:
-    """A text of unknown length, from a call that takes a buffer, its size, and where to say how
-    much it needs."""
+    """Returns a text of unknown length, from a call that takes a buffer, its size, and a place for
+    the size needed."""
     needed = ctypes.c_size_t(4096)
     while True:
         room = needed.value
@@ -138,13 +138,13 @@ def filled_text(call: Any) -> str:
 
 
 def dump(device: int | None = None) -> str:
-    """Every region of a device's memory in address order, as text for people."""
+    """Lists every region of a device's memory in address order, as text for people."""
     device = _device(device)
     return filled_text(lambda buf, cap, needed: C.gpumem_dump(device, buf, cap, needed))
 
 
 def driver_calls() -> dict[str, int]:
-    """How often each driver call was made since gpumem started."""
+    """Returns how often each driver call was made since gpumem started."""
     count = ctypes.c_size_t()
     ok(C.gpumem_driver_calls_get(None, 0, ctypes.byref(count)))
     out = (d.gpumem_driver_call * count.value)()
@@ -153,7 +153,8 @@ def driver_calls() -> dict[str, int]:
 
 
 def backend() -> str:
-    """The kind of device in use, "cuda" or "host"; "none" when the library cannot start."""
+    """Returns the kind of device in use, "cuda" or "host", or "none" when the library cannot
+    start."""
     return C.gpumem_backend_name().decode()
 
 

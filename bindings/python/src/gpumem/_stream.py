@@ -11,8 +11,8 @@ from ._types import StreamLike
 
 
 class Stream:
-    """A new stream of the current device, which does not synchronise with the legacy default
-    stream. Destroyed by `destroy()`, at the end of its `with` block, or when it is dropped. Work
+    """A new stream of the current device that does not synchronise with the legacy default stream.
+    It is destroyed by `destroy()`, at the end of its `with` block, or when garbage-collected. Work
     submitted to it still runs."""
 
     __slots__ = ("handle", "__weakref__")
@@ -28,11 +28,12 @@ class Stream:
         ok(C.gpumem_stream_sync(_values.stream(self)))
 
     def wait(self, other: StreamLike) -> None:
-        """Later work here waits, on the device, for everything submitted so far to `other`."""
+        """Makes later work on this stream wait, on the device, for everything submitted so far to
+        `other`."""
         ok(C.gpumem_stream_wait(_values.stream(self), _values.stream(other)))
 
     def destroy(self) -> None:
-        """Destroys it; once is enough."""
+        """Destroys the stream. Calling it again does nothing."""
         handle, self.handle = self.handle, None
         if handle is not None:
             ok(C.gpumem_stream_destroy(handle))
@@ -60,6 +61,6 @@ class Stream:
 
 
 def synchronize(stream: StreamLike = None, *, device: int = False) -> None:
-    """Waits until everything submitted to a stream is done, or with `device=True` to the whole
-    current device."""
+    """Waits until everything submitted to a stream is done, or with `device=True` everything
+    submitted to the current device."""
     ok(C.gpumem_device_sync() if device else C.gpumem_stream_sync(_values.stream(stream)))

@@ -1,25 +1,24 @@
-"""What parameters take, for type checkers and readers."""
+"""The types that parameters accept."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Sequence, SupportsIndex, Tuple, Union
 
-# Bytes, a number of NumPy's too, or a text such as "4GiB".
+# A number of bytes, NumPy's too, or a string such as "4GiB".
 Size = Union[SupportsIndex, str]
-# None (the default stream), a number, or a stream of gpumem's, PyTorch's, CuPy's, Numba's or
-# Warp's.
+# None (the default stream), a number, or a stream of gpumem, PyTorch, CuPy, Numba or Warp.
 StreamLike = Any
-# A number, or what has a device address: a Buffer, a tensor, an array.
+# A number, or an object with a device address: a Buffer, a tensor, an array.
 Address = Any
-# A number or a text.
+# A number or a string.
 Tag = Union[int, str]
 Shape = Union[SupportsIndex, Sequence[SupportsIndex]]
-# NumPy's, by name, by typestr, or as an object of NumPy's.
+# A NumPy dtype: its name, its typestr, or the object.
 DType = Any
-# "host", "disk", "gpu", or one of that tier: ("disk", 1).
+# A tier, "host", "disk" or "gpu", or a space of one, such as ("disk", 1).
 Where = Union[str, Tuple[str, int]]
-# What an arena's end keeps, or a function that returns it: addresses, or lists, tuples and
+# What an arena keeps at its end, or a function that returns it: addresses, or lists, tuples and
 # dictionaries of them.
 Keep = Any
-# Called with bytes done and bytes in all; returning False cancels.
+# Called with the bytes done and the bytes in total; returning False cancels.
 Progress = Callable[[int, int], Any]

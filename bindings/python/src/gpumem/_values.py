@@ -1,4 +1,4 @@
-"""What arguments may look like: sizes, streams, tags, addresses."""
+"""Converts arguments: sizes, streams, tags, addresses."""
 
 import hashlib
 import operator
@@ -22,14 +22,14 @@ def size(value, what="size"):
 
 
 def no_copy(self):
-    """`__reduce__` of what owns something of the library's: a copy or a pickle would be a second
-    owner, whose end takes it from the first."""
+    """`__reduce__` for owners of library objects: a copy or a pickle would be a second owner, and
+    its end would take the object from the first."""
     raise TypeError(f"a {type(self).__name__} owns something of gpumem's in this process, and can be neither copied nor pickled")
 
 
 def number(value, what, least=0, end=1 << 64):
-    """A whole number from `least` to before `end`: ctypes would cut what is out of range, and go on
-    with another."""
+    """Checks for a whole number from `least` up to but not including `end`. ctypes would silently
+    truncate one out of range."""
     try:
         value = operator.index(value)
     except TypeError:
@@ -40,8 +40,8 @@ def number(value, what, least=0, end=1 << 64):
 
 
 def handle(value):
-    """The handle of an object of the library's; None stands for none. One that has not begun has
-    none yet, which the library would take for none given."""
+    """The handle of a library object; None means no object. Refuses an object that has not begun:
+    it has no handle yet, and the library would take that for no object."""
     begun = getattr(value, "_begun", None)
     return begun() if begun is not None else getattr(value, "handle", value)
 
@@ -52,7 +52,7 @@ def byte(value):
 
 
 def device(value):
-    """A device's number; whether there is such a device is the library's to say."""
+    """A device's number. The library checks whether there is such a device."""
     return number(value, "device", -1 << 31, 1 << 31)
 
 
@@ -67,8 +67,8 @@ def human(bytes_):
 
 
 def stream(value):
-    """The address of a stream: None (the default stream), a number, gpumem's, PyTorch's, CuPy's,
-    Numba's or Warp's object, or whatever has `__cuda_stream__`."""
+    """The handle of a stream: None (the default stream), a number, a stream object of gpumem,
+    PyTorch, CuPy, Numba or Warp, or any object with `__cuda_stream__`."""
     if value is None:
         return None
     if isinstance(value, int):
@@ -88,7 +88,7 @@ def stream(value):
 
 
 def tag(value):
-    """The number of a tag; of a text, one that follows from it."""
+    """The number of a tag. A string maps to a fixed number."""
     if value is None:
         return 0
     if isinstance(value, str):
@@ -98,15 +98,15 @@ def tag(value):
 
 
 def address(value):
-    """The device address of a buffer, a tensor, an array, or a number. A buffer of gpumem's has to
-    be live: something else may be at its address by now."""
+    """The device address of a buffer, a tensor, an array, or a number. A gpumem buffer must be
+    live: otherwise something else may be at its address by now."""
     if getattr(value, "live", True) is False:
         value.check()
     return place(value)
 
 
 def place(value):
-    """As `address`, of a buffer that is gone too."""
+    """Like `address`, but accepts a buffer that is gone."""
     if isinstance(value, int):
         return number(value, "address")
     if value is None:

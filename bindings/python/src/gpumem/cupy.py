@@ -2,9 +2,9 @@
 
     cupy.cuda.set_allocator(gpumem.cupy.allocator)
 
-or `gpumem.cupy.enable()`, which also gives back what CuPy's own pool has. Arrays are allocated and
-freed in the order of CuPy's current stream. `cupy.get_default_memory_pool()` counts nothing any
-more: `gpumem.stats()` does.
+or `gpumem.cupy.enable()`, which also gives back what CuPy's own pool holds. Arrays are allocated
+and freed in the order of CuPy's current stream. `cupy.get_default_memory_pool()` no longer counts
+anything; use `gpumem.stats()`.
 """
 
 import cupy
@@ -13,8 +13,8 @@ from ._buffer import Buffer
 
 
 def allocator(nbytes):
-    """What `cupy.cuda.set_allocator` takes: memory of gpumem's for the current device, in the order
-    of CuPy's current stream."""
+    """The allocator for `cupy.cuda.set_allocator`: memory from gpumem on the current device, in the
+    order of CuPy's current stream."""
     if nbytes == 0:
         return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, None, cupy.cuda.device.get_device_id()), 0)
     try:
@@ -31,6 +31,6 @@ def _allocated():
 
 
 def enable():
-    """Makes it CuPy's allocator, and gives back what CuPy's pool has free."""
+    """Makes gpumem CuPy's allocator, and gives back the free memory of CuPy's pool."""
     cupy.cuda.set_allocator(allocator)
     cupy.get_default_memory_pool().free_all_blocks()

@@ -4,11 +4,11 @@
 
 or `gpumem.numba.enable()` before the first use of CUDA. An External Memory Management plugin of
 interface version 1, for Numba's own CUDA target and for the package numba-cuda. Memory is allocated
-and freed in the order of the legacy default stream, which the streams of `numba.cuda.stream()` wait
-for, and it for them.
+and freed in the order of the legacy default stream, which synchronises with the streams of
+`numba.cuda.stream()`.
 
-Handles for other processes (`DeviceNDArray.get_ipc_handle`) are there for memory that was allocated
-in `exportable()`, and go through `multiprocessing` (queues, arguments of processes).
+Handles for other processes (`DeviceNDArray.get_ipc_handle`) work for memory allocated in
+`exportable()`, and are passed through `multiprocessing` (queues, arguments of processes).
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def exportable():
-    """A block in which the thread's arrays get memory that other processes can be given. Each takes
-    whole pages, of 2 MiB."""
+    """A `with` block in which the thread's arrays get memory that can be shared with other
+    processes. Each takes whole pages of 2 MiB."""
     before = getattr(_local, "exportable", False)
     _local.exportable = True
     try:
@@ -37,17 +37,17 @@ def exportable():
 
 
 class GpumemManager(HostOnlyCUDAMemoryManager):
-    """Device memory from gpumem; host memory as Numba has it."""
+    """Device memory from gpumem; host memory from Numba."""
 
     def initialize(self):
-        """Nothing is to be done: gpumem starts with the first allocation."""
+        """Does nothing: gpumem starts with the first allocation."""
 
     def memalloc(self, size):
         options = {"exportable": True} if getattr(_local, "exportable", False) else {}
         try:
             buffer = Buffer(size, **options)
         except MemoryError:
-            # What Numba keeps for later may be what is missing.
+            # Numba may be keeping for later what is missing.
             self.deallocations.clear()
             buffer = Buffer(size, **options)
         # The finalizer holds the buffer, and frees by its number: once, and nothing after its
@@ -57,7 +57,7 @@ class GpumemManager(HostOnlyCUDAMemoryManager):
     def get_memory_info(self):
         free, total = _stats.device_memory()
         stats = _stats.stats()
-        # What gpumem holds unused is free for requests here.
+        # Memory that gpumem holds unused is free for requests.
         return MemoryInfo(free=free + stats.free + stats.waiting + stats.stock, total=total)
 
     def get_ipc_handle(self, memory):
@@ -76,8 +76,8 @@ class GpumemManager(HostOnlyCUDAMemoryManager):
 
 
 def _pointer(address):
-    """An address as this version of Numba has it: numba-cuda of 2026 takes numbers of the driver's
-    own type."""
+    """An address in the type of this version of Numba: numba-cuda of 2026 takes the driver's own
+    type."""
     kind = _device_pointer_type()
     return kind(address) if kind is not None else ctypes.c_uint64(address)
 
@@ -102,8 +102,8 @@ def _address(memory):
 
 
 class GpumemIpcHandle(IpcHandle):
-    """Memory of another process. Pickling it, which `multiprocessing` does, makes a file descriptor
-    that is fetched when it is opened, once for each time that it is pickled."""
+    """Memory of another process. Pickling it, as `multiprocessing` does, makes a file descriptor,
+    which is fetched when the handle is opened: once for each pickle."""
 
     def __init__(self, base, address, size, source_info=None, offset=0, descriptor=None, pid=None):
         super().__init__(base, None, size, source_info, offset)
@@ -146,7 +146,7 @@ def _rebuild(address, size, source_info, offset, descriptor, pid):
 
 
 def enable():
-    """Makes it Numba's memory manager, for contexts that are made from now on."""
+    """Makes gpumem Numba's memory manager, for contexts made from now on."""
     from numba import cuda
 
     cuda.set_memory_manager(GpumemManager)

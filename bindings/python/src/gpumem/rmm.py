@@ -3,7 +3,7 @@
     rmm.mr.set_current_device_resource(gpumem.rmm.resource())
 
 Each allocation passes through Python; C++ programs use `gpumem::memory_resource` of gpumem/rmm.hpp
-instead. Together with PyTorch and CuPy it is one pool.
+instead. PyTorch and CuPy on gpumem share the same pool.
 """
 
 import rmm
@@ -13,8 +13,8 @@ from ._buffer import free, malloc
 
 
 def resource():
-    """A resource of RMM's that allocates from gpumem, on the current device, in the order of the
-    stream that RMM names."""
+    """Returns an RMM resource that allocates from gpumem, on the current device, in the order of
+    the stream that RMM names."""
     return rmm.mr.CallbackMemoryResource(_allocate, _deallocate)
 
 
@@ -28,7 +28,7 @@ def _deallocate(ptr, nbytes, stream):
 
 
 def enable():
-    """Makes it the current device's resource, and returns it."""
+    """Makes gpumem the current device's resource, and returns that resource."""
     made = resource()
     rmm.mr.set_current_device_resource(made)
     return made

@@ -13,15 +13,15 @@ from ._library import C
 
 
 class Allocator:
-    """What `warp.set_cuda_allocator` takes."""
+    """The allocator for `warp.set_cuda_allocator`."""
 
     def allocate(self, size_in_bytes):
-        """An address, in the order of the current stream of the device whose context is current. 0
-        bytes are 0."""
+        """Allocates in the order of the current stream of the device whose context is current, and
+        returns the address. 0 bytes give 0."""
         return malloc(size_in_bytes, _current_stream()) if size_in_bytes else 0
 
     def deallocate(self, ptr, size_in_bytes):
-        """Frees in the order of the stream that it was allocated on."""
+        """Frees in the order of the stream that the memory was allocated on."""
         if ptr:
             C.gpumem_free(ptr)
 
@@ -39,7 +39,7 @@ def _current_stream():
 
 
 def enable():
-    """Makes it the allocator of all of Warp's CUDA devices."""
+    """Makes gpumem the allocator of all of Warp's CUDA devices."""
     warp.set_cuda_allocator(Allocator())
 
 

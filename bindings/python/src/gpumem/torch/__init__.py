@@ -3,7 +3,7 @@
     import gpumem.torch
     gpumem.torch.enable()                        # before the first tensor on the GPU
 
-Every CUDA tensor then comes from the pool that gpumem's other users in the process have too.
+Every CUDA tensor then comes from the pool that gpumem's other users in the process share.
 Statistics, `memory_summary`, snapshots and their history, `torch.OutOfMemoryError`,
 `torch.cuda.graph`, `torch.cuda.MemPool`, `torch.compile(mode="reduce-overhead")` work as with
 PyTorch's own allocator.
@@ -13,10 +13,10 @@ PyTorch's own allocator.
     gpumem.torch.sleep("weights")                # to pinned host memory; its device memory is free for others
     gpumem.torch.wake("weights")                 # back at the same addresses: captured graphs go on
 
-This needs a C++ compiler the first time, as PyTorch has no stable interface for it. Without one
-`enable()` takes PyTorch's pluggable interface (`enable(native=False)`), which has no checkpoints
-(reduce-overhead), no handles for other processes, no snapshots, and no tags; `pool()` works without
-`enable()`.
+This needs a C++ compiler the first time, because PyTorch has no stable interface for it. Without
+one, `enable()` uses PyTorch's pluggable interface (`enable(native=False)`), which has no
+checkpoints (reduce-overhead), no handles for other processes, no snapshots and no tags. `pool()`
+works without `enable()`.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ _ipc = False
 
 
 def enabled() -> str | None:
-    """None, "native" (the allocator that is built) or "pluggable"."""
+    """Returns the mode in use: "native" (the built allocator), "pluggable" or None."""
     return _mode
 
 
 def enable(*, native: bool | None = None, ipc: bool = False) -> str:
-    """Makes gpumem PyTorch's allocator for CUDA, before the first tensor there; doing it again does
-    nothing, and asking then for what the first time has not given raises. Returns the mode.
+    """Makes gpumem PyTorch's allocator for CUDA. Call it before the first tensor on the GPU.
+    Calling it again does nothing, but raises if it asks for what the first call did not give.
+    Returns the mode.
 
-    `native`: True insists on the built allocator and raises `BuildError` without a compiler; False
-    takes the pluggable interface; None takes what works, with a warning where that is the pluggable
-    one. `ipc=True` makes all tensors shareable with other processes, at some cost in memory;
-    without it only those that are allocated in `shared()` are.
+    `native=True` insists on the built allocator and raises `BuildError` without a compiler; False
+    uses the pluggable interface; None uses what works, with a warning if that is the pluggable one.
+    `ipc=True` makes all tensors shareable with other processes, at some cost in memory. Without it
+    only tensors allocated in `shared()` are shareable.
     """
     global _ipc, _mode, _native
     with _lock:
@@ -101,8 +102,8 @@ def enable(*, native: bool | None = None, ipc: bool = False) -> str:
 
 
 def allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
-    """A `torch.cuda.memory.CUDAPluggableAllocator` with all hooks, for those who set things up
-    themselves."""
+    """Returns a `torch.cuda.memory.CUDAPluggableAllocator` with all hooks, for setting it up by
+    hand."""
     global _pluggable
     if _pluggable is None:
         made = torch.cuda.memory.CUDAPluggableAllocator.__new__(torch.cuda.memory.CUDAPluggableAllocator)
@@ -115,8 +116,9 @@ def allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
 
 
 def pool(**options: Any) -> torch.cuda.MemPool:
-    """A `torch.cuda.MemPool` whose segments come from gpumem, for `torch.cuda.use_mem_pool`; also
-    without `enable()`, beside PyTorch's own allocator, which then keeps its statistics."""
+    """Returns a `torch.cuda.MemPool` whose segments come from gpumem, for
+    `torch.cuda.use_mem_pool`. It also works without `enable()`, beside PyTorch's own allocator,
+    which then keeps its statistics."""
     if _mode is not None:
         return torch.cuda.MemPool(**options)
     return torch.cuda.MemPool(allocator().allocator(), **options)
@@ -141,8 +143,8 @@ def _routed(kind, tag):
 
 
 def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
-    """A block in which the thread's tensors get memory that can leave the device under a tag, a
-    text or a number (`sleep`, `wake`)."""
+    """A `with` block in which the thread's tensors get memory that can leave the device (`sleep`,
+    `wake`) under a tag, a string or a number."""
     number = _values.tag(name)
     if number == 0:
         raise ValueError("a tag is a text or a number that is not 0")
@@ -150,17 +152,17 @@ def tag(name: Tag) -> contextlib.AbstractContextManager[None]:
 
 
 def adopt(tensors: Any, name: Tag) -> None:
-    """Moves what is on the GPU already into memory of a tag: the parameters and buffers of a
-    module, tensors in a list, or one tensor.
+    """Moves tensors that are already on the GPU into memory of a tag: the parameters and buffers of
+    a module, tensors in a list, or one tensor.
 
-    They stay the same tensors, at other addresses, so do it before graphs are captured. Takes as
-    much memory again until it is done. For models that others have loaded, perhaps by threads of
-    their own, which a `tag` block does not see.
+    They stay the same tensors but change their addresses, so call it before graphs are captured. It
+    needs as much memory again until it is done. It is for models that other code has loaded,
+    perhaps on threads that a `tag` block does not see.
     """
     if isinstance(tensors, torch.nn.Module):
         tensors = [*tensors.parameters(), *tensors.buffers()]
     elif isinstance(tensors, torch.Tensor):
-        # Its rows are tensors too, but others than it.
+        # Iterating over it would give its rows, which are other tensors.
         tensors = [tensors]
     moved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
     with torch.no_grad(), tag(name):
@@ -177,28 +179,28 @@ def adopt(tensors: Any, name: Tag) -> None:
 
 
 def shared() -> contextlib.AbstractContextManager[None]:
-    """A block in which the thread's tensors get memory that other processes can be given: through
-    `torch.multiprocessing` queues, with gpumem enabled there too."""
+    """A `with` block in which the thread's tensors get memory that can be shared with other
+    processes through `torch.multiprocessing` queues, with gpumem enabled there too."""
     return _routed(2, 0)
 
 
 def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = None) -> _evict.MoveReport:
-    """Moves all tensors of a tag out of the device, to pinned host memory or where `to` says
-    ("host", "disk"), and returns a `MoveReport`.
+    """Moves all tensors of a tag out of the device and returns a `MoveReport`. They go to pinned
+    host memory, or where `to` says ("host", "disk").
 
-    Their device memory is free for others. They keep their addresses; using them before `wake`
-    faults. Waits for the device.
+    Their device memory is then free for other uses. They keep their addresses; using them before
+    `wake` faults. Waits for the device.
     """
     native, number = _needs_native("gpumem.torch.sleep()"), _values.tag(name)
     torch.cuda.synchronize()
-    # After a failure too nothing is allocated under the tag before a wake: some of it may be gone.
+    # Even after a failure nothing is allocated under the tag before a wake: some of it may be gone.
     _said(native.gpumem_torch_asleep(number, 1))
     return _evict.sleep(name, to, progress=progress)
 
 
 def wake(name: Tag, *, progress: Progress | None = None) -> _evict.MoveReport:
     """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured
-    graphs that use them go on."""
+    graphs that use them work again."""
     native, number = _needs_native("gpumem.torch.wake()"), _values.tag(name)
     report = _evict.wake(name, progress=progress)
     _said(native.gpumem_torch_asleep(number, 0))
@@ -212,14 +214,14 @@ def _said(why):
 
 @contextlib.contextmanager
 def arena(name: str = "", keep: Keep = None) -> Iterator[_arena.Arena]:
-    """An arena for a step: the tensors that the thread makes in the block are free after it, no
-    matter who still holds them, except for `keep` (a function that is called at the end, or what it
-    would return: tensors, lists, tuples, dictionaries).
+    """An arena for a step: the memory of tensors that the thread makes in the block is freed after
+    it, even if something still refers to them, except for `keep` (a function that is called at the
+    end, or what it would return: tensors, lists, tuples, dictionaries).
 
-    A tensor that was not kept must not be used afterwards; that it ends later than its memory does
-    no harm. So name in `keep` what a cache has got hold of in the block; what PyTorch itself keeps
-    for cuBLAS, and memory of pools, of graphs and for other processes, is in no arena. Gradients are made by threads
-    of autograd's own, and so are not in the arena.
+    A tensor that was not kept must not be used afterwards, but it may outlive its memory. So name
+    in `keep` what a cache has stored in the block. Memory that PyTorch itself keeps for cuBLAS, and
+    memory of pools, of graphs and for other processes, is in no arena. Gradients are not in the
+    arena either, because autograd's own threads make them.
     """
     _needs_native("gpumem.torch.arena()")
     with _arena.Arena(name, keep) as opened:

@@ -1,8 +1,9 @@
-"""Builds allocator.cpp and the headers beside it against the installed PyTorch, once per version of
-either, into the user's cache.
+"""Builds allocator.cpp and the headers beside it against the installed PyTorch, into the user's
+cache, once for each version of either.
 
-Needs a C++17 compiler and CUDA's headers: of the toolkit (CUDA_HOME, or nvcc on the PATH), or of
-the packages that come with PyTorch, together with nvidia-cuda-crt. No device code, so no nvcc.
+Needs a C++17 compiler and CUDA's headers, from the toolkit (CUDA_HOME, or nvcc on the PATH) or from
+the packages that come with PyTorch, together with nvidia-cuda-crt. There is no device code, so it
+needs no nvcc.
 """
 
 import ctypes
@@ -22,12 +23,12 @@ LIMIT = 300
 
 
 class BuildError(RuntimeError):
-    """The allocator could not be built; the text has the compiler's."""
+    """The allocator could not be built. The text includes the compiler's output."""
 
 
 def cache():
-    """gpumem/ in TORCH_EXTENSIONS_DIR, where PyTorch's own extensions are built if it is set, else
-    in the user's cache folder."""
+    """The cache folder: gpumem/ in TORCH_EXTENSIONS_DIR if that is set, as for PyTorch's own
+    extensions, else in the user's cache folder."""
     named = os.environ.get("TORCH_EXTENSIONS_DIR")
     if named:
         return pathlib.Path(named) / "gpumem"
@@ -35,7 +36,7 @@ def cache():
 
 
 def headers():
-    """The folder of gpumem.h: of this package, or of the repository that it is run from."""
+    """The folder of gpumem.h, in this package or in the repository that it is run from."""
     here = pathlib.Path(__file__).resolve()
     for folder in (here.parents[1] / "include", *(p / "include" for p in here.parents[2:7])):
         if (folder / "gpumem.h").is_file():
@@ -93,7 +94,7 @@ def _loaded(name):
 
 
 def built(torch):
-    """The path of the built allocator, which is built where there is none."""
+    """The path of the built allocator, which is built first if there is none."""
     what = hashlib.sha256()
     for part in (*[s.read_bytes() for s in SOURCES], pathlib.Path(__file__).read_bytes(), torch.__version__.encode(), str(torch.version.cuda).encode(),
                  str(torch.version.git_version).encode(), _library.C.gpumem_version_string()):
@@ -133,7 +134,7 @@ def built(torch):
 
 
 def load(torch):
-    """The built allocator, loaded, with the signatures of what Python calls."""
+    """Loads the built allocator and sets the signatures of what Python calls."""
     loaded = ctypes.CDLL(str(built(torch)))
     loaded.gpumem_torch_install.restype, loaded.gpumem_torch_install.argtypes = ctypes.c_char_p, [ctypes.c_int]
     loaded.gpumem_torch_asleep.restype, loaded.gpumem_torch_asleep.argtypes = ctypes.c_char_p, [ctypes.c_uint64, ctypes.c_int]

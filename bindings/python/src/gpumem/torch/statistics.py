@@ -1,5 +1,5 @@
-"""Statistics for PyTorch's pluggable interface, which has none: functions of torch.cuda that read
-libgpumem's counters."""
+"""Statistics for PyTorch's pluggable interface, which has none: replacements for functions of
+torch.cuda that read libgpumem's counters."""
 
 import torch
 
@@ -20,8 +20,8 @@ def _pools(**values):
 
 
 def memory_stats_as_nested_dict(device=None):
-    """libgpumem's counters under the names of PyTorch's. Tensors are counted with all other memory
-    of the device that is gpumem's."""
+    """Returns libgpumem's counters under PyTorch's names. They count tensors together with all
+    other gpumem memory of the device."""
     if not torch.cuda.is_initialized():
         return {}
     s = _stats.stats(_device(device))
@@ -37,7 +37,7 @@ def memory_stats_as_nested_dict(device=None):
 
 
 def reset_accumulated_memory_stats(device=None):
-    """Does nothing: what libgpumem counts since its start is not reset."""
+    """Does nothing: libgpumem's counters since its start cannot be reset."""
 
 
 def reset_peak_memory_stats(device=None):
@@ -46,7 +46,7 @@ def reset_peak_memory_stats(device=None):
 
 
 def memory_snapshot(mempool_id=None, include_traces=True):
-    """Not there with the pluggable interface."""
+    """Raises: the pluggable interface has no snapshots."""
     raise NotImplementedError("memory snapshots need gpumem.torch's own allocator, which a C++ compiler builds; where the first "
                               "gpumem.torch.enable() of a process has native=True, it says why it cannot")
 

@@ -99,8 +99,9 @@ fn what_never_repeats_moves_less_and_less() {
     assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
 }
 
-/// Where it leaves free memory between two blocks alone, a queue of blocks up to 1 GiB finds most of
-/// what it needs there once one of them is freed; else it moves an extent and more for each request.
+/// Stitches leave free memory between two blocks alone. So a queue of blocks up to 1 GiB finds most
+/// of what it needs there once one of the two is freed; else it moves an extent and more for each
+/// request.
 #[test]
 fn a_queue_of_large_blocks_seldom_moves() {
     let live_at_most = 16 * GIB;

@@ -188,7 +188,7 @@ static void eight_threads_in_one_arena(void) {
 /*
  * Finalizers race the exit: the main thread allocates in an arena and publishes pointers and ids;
  * two threads free what is published by id, and the main thread exits somewhere in the middle of
- * that. Every allocation is freed exactly once, by whoever is first; the rest of the frees are
+ * that. Every allocation is freed exactly once, by the first to try; the rest of the frees are
  * late. Meanwhile another thread allocates and frees on the same stream, so addresses come again.
  */
 enum { MOST = 100000, FINALIZERS = 2 };

@@ -176,7 +176,7 @@ static void *use_it(void *arg) {
     return NULL;
 }
 
-/* All on one stream: the latest use is the one that counts, whoever noted it last. */
+/* All on one stream: the latest use is the one that counts, whatever call noted it last. */
 static int threads_use_one_allocation(const char *unused) {
     gpumem_stream s = must_stream();
     gpumem_malloc_options options;

@@ -63,7 +63,7 @@ static void *exchange(void *arg) {
         size_t bytes = 1 + step(&state) % 100000;
         void *mine = must_malloc_async(bytes, s), *theirs;
         OK(gpumem_memset_async(mine, i, bytes, s));
-        OK(gpumem_stream_sync(s)); /* so that whoever takes it finds its use done */
+        OK(gpumem_stream_sync(s)); /* so that its use is done for the thread that takes it */
         pthread_mutex_lock(&mutex);
         theirs = shelf[k];
         shelf[k] = mine;

@@ -31,7 +31,7 @@ __global__ void write_bytes(unsigned char *p, unsigned long long bytes, unsigned
     }
 }
 
-// Leaves other bytes behind: whoever gets the memory next cannot find its own there.
+// Leaves other bytes behind: the next owner of the memory cannot find its own there.
 __global__ void check_bytes(unsigned char *p, unsigned long long bytes, unsigned seed, unsigned long long *wrong) {
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long here = 0;

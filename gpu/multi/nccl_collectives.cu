@@ -587,7 +587,7 @@ int main(int argc, char **argv) {
         REQUIRE(child >= 0, "no fork");
         if (child == 0) {
             rank_ = r;
-            // So that whoever waits at the other end of a pipe is told when its writer ends.
+            // So that the process at the other end of a pipe is told when the writer ends.
             close(pipes[1]);
             for (int k = 0; k < r; k++) close(to[(size_t)k]);
             if (r != 0) close(first[1]);

@@ -221,7 +221,7 @@ impl Model {
         if !users.is_empty() {
             return;
         }
-        // Whoever goes on using the blocks elsewhere waits for the dying stream first.
+        // A stream that goes on using the blocks waits for the dying one first.
         self.join(n, 5);
         self.host.stream_destroy(DEV, self.streams[n]).unwrap();
         for block in self.live.values_mut().filter(|l| l.stream == n) {

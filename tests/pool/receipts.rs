@@ -1,5 +1,5 @@
-//! Receipts, as the pool keeps them for whoever counts: each is dropped once, when its allocation
-//! ends, and nothing is live without one.
+//! Receipts, as the pool keeps them for its callers, who count: each is dropped once, when its
+//! allocation ends, and nothing is live without one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -170,7 +170,7 @@ fn a_receipt_changes_with_its_allocation_or_moves_it() {
     rig.sync();
 }
 
-/// Whoever counts hears that a handle stands for another stream.
+/// A caller that counts hears that a handle stands for another stream.
 #[test]
 fn a_handle_that_goes_to_another_stream_is_told() {
     let rig = Rig::new(checked(GIB), PoolOptions::default());

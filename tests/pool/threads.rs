@@ -150,8 +150,8 @@ fn producers_and_consumers() {
                 let (size, id) = (dice.size(), t << 32 | n);
                 let p = rig.malloc(size, s);
                 rig.fill(s, p, size, id);
-                // The consumer's stream is ordered behind the fill, by whoever hands the block
-                // over.
+                // The consumer's stream is ordered behind the fill, by the thread that hands the
+                // block over.
                 rig.order(s, streams[t as usize + 1]);
                 tx.send((p, size, id)).unwrap();
                 if Instant::now() > end {

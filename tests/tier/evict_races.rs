@@ -204,7 +204,7 @@ fn callbacks_that_evict_what_another_move_holds_get_an_error() {
             rig.ctx.shift(What::Tag(tag), Goal::Lower, Some(s), None).unwrap();
         }
     }
-    // Of the three free pages two are taken, so both restores lack one, whoever is first.
+    // Of the three free pages two are taken, so both restores lack one, whichever is first.
     all.push(rig.malloc(2 * PAGE, 9, s));
     let (mine, both) = (Arc::new(Mutex::new(std::collections::HashMap::new())), Arc::new(Barrier::new(2)));
     let (weak, whose) = (Arc::downgrade(&rig), mine.clone());

@@ -131,7 +131,7 @@ impl SharedSlots {
     }
 }
 
-/// Refuses a guard that covers bytes of another weight: whoever writes past the end of the first
+/// Refuses a guard that covers bytes of another weight: a write past the end of the first
 /// would write there. `pieces` are sorted by arena and offset.
 fn guards_are_clear(pieces: &[Piece<'_>]) -> Result<()> {
     for arena in pieces.chunk_by(|a, b| a.arena == b.arena) {

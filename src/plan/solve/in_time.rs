@@ -1,7 +1,7 @@
 //! Sorting that clock and flag can end.
 //!
-//! Of millions of buffers one sort takes a second, and whoever stops a search waits for it. So what
-//! is to be sorted is parted by its leading bits first, with a look between the parts.
+//! Of millions of buffers one sort takes a second, and the caller that stops a search waits for it.
+//! So what is to be sorted is parted by its leading bits first, with a look between the parts.
 
 use std::cmp::Ordering;
 

@@ -195,7 +195,7 @@ proptest! {
     /// blocks. Fails when `take_region` in `src/pool/heap/state.rs` does not tidy.
     #[test]
     fn other_sizes_see_free_memory_joined_whatever_was_freed_last(steps in vec(step(), 1..120)) {
-        // One run. Whoever does not find room in it maps more, which is seen.
+        // One run. A request that finds no room in it maps more, which is seen.
         let options = PoolOptions { prealloc: SPAN, ..PoolOptions::default() };
         let rig = Rig::new(checked(GIB), options);
         let s = StreamHandle::LEGACY;

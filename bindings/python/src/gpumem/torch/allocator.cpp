@@ -97,7 +97,7 @@ struct Owned {
   bool gone = false;
 };
 
-// Whether what the thread allocates is in an arena, whoever opened it.
+// Whether the thread's allocations are in an arena, its own or another thread's.
 bool in_an_arena() {
   gpumem_arena current = nullptr;
   return gpumem_arena_current_get(&current) == GPUMEM_OK && current != nullptr;

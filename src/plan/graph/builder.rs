@@ -37,7 +37,7 @@ pub struct Graph {
     pub(super) op_names: Vec<Option<Box<str>>>,
     /// The inputs of each operation, in order of number and each once.
     pub(super) inputs: Lists,
-    /// The outputs of each operation, in order of number and each once.
+    /// The outputs of each operation, likewise in order and each once.
     pub(super) outputs: Lists,
     /// The stated order; operations that are not in it follow in order of adding.
     pub(super) order: Vec<OpId>,

@@ -13,8 +13,7 @@ pub(super) struct Arena<'p> {
     pub(super) problem: &'p Problem,
     /// Its reserved ranges.
     reserved: Vec<&'p Reserved>,
-    /// Everything that occupies bytes: movable buffers, then obstacles. [`Arena::find_sections`]
-    /// fills this and `obstacles`.
+    /// Movable buffers, then obstacles. [`Arena::find_sections`] fills this and `obstacles`.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
@@ -30,7 +29,7 @@ pub(super) struct Arena<'p> {
     pub(super) sections: usize,
     /// The end of the highest obstacle.
     pub(super) obstructed: u64,
-    /// A lower bound on the size of any layout.
+    /// A lower bound on the size.
     pub(super) bound: u64,
     /// Offsets of an earlier layout; some greedy orders follow them.
     pub(super) earlier: Option<Vec<u64>>,
@@ -156,8 +155,8 @@ impl<'p> Arena<'p> {
         self.obstructed = self.obstructed.max(offset + size);
     }
 
-    /// Whether time is over and the arena has more than [`FIRST_STEPS`] movable shapes. Smaller
-    /// arenas are laid out whatever the clock says.
+    /// Whether time is over and more than [`FIRST_STEPS`] shapes can move: fewer are laid out all
+    /// the same.
     pub(super) fn is_late(&self, budget: &mut Budget<'_>) -> bool {
         self.movable() as u64 > FIRST_STEPS && budget.is_late()
     }
@@ -190,7 +189,7 @@ impl<'p> Arena<'p> {
         self.buffers.len()
     }
 
-    /// The end of the highest obstacle or shape, with the shapes at these offsets.
+    /// The highest end of the shapes at these offsets, or of an obstacle.
     pub(super) fn size(&self, offsets: &[u64]) -> u64 {
         let buffers = self.problem.buffers();
         let ends = offsets.iter().zip(&self.buffers).map(|(at, &i)| at + buffers[i as usize].extent());
@@ -203,7 +202,7 @@ impl<'p> Arena<'p> {
     }
 }
 
-/// By arena, the reserved ranges that block anything. One pass serves all arenas.
+/// By arena, the reserved ranges that block anything, found in one pass.
 pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
     let mut by_arena = vec![Vec::new(); problem.arenas().len()];
     for range in problem.reserved().iter().filter(|r| r.blocks()) {
@@ -214,10 +213,10 @@ pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
 
 /// The ranges of steps at which things exclude one another.
 ///
-/// Without reuse, all buffers exclude one another, but a reserved range excludes only the buffers
-/// live during it. So steps are divided into stretches at the beginnings and ends of reserved
-/// ranges, and all buffers share one extra stretch after these. Stretches are numbered anew,
-/// because there may be no step number after the last.
+/// Without reuse, all buffers exclude one another, but a reserved range excludes only buffers live
+/// during it. So the starts and ends of reserved ranges divide the steps into stretches, and all
+/// buffers share an extra stretch after these. Stretches have their own numbers, as there may be no
+/// step after the last.
 pub(super) enum Steps {
     /// The steps as they are.
     Live,

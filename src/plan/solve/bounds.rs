@@ -17,8 +17,8 @@ pub(super) fn of_arena<'a>(
     peak(buffers, &all, covered(reserved)).max(ends).max(all.fixed).max(unshared)
 }
 
-/// Bytes that each arena needs for the `buffers` bound to it, and that all arenas need together
-/// wherever the free buffers go. `reserved` is by arena.
+/// Bytes that each arena needs for the `buffers` bound to it, and that all need together wherever
+/// free buffers go. `reserved` is by arena.
 pub(super) fn of_all<'a>(
     problem: &Problem,
     reserved: &[Vec<&Reserved>],
@@ -103,8 +103,7 @@ fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)
         let (coming, going) = &mut sums[stretch(step)];
         *if comes { coming } else { going } += bytes;
     });
-    // The live bytes at the end of each stretch are known; the maximum is at least the largest of
-    // these.
+    // The maximum is at least the largest sum at the end of a stretch.
     let (mut live, mut most) = (0, 0);
     for (coming, going) in &sums {
         live = live + coming - going;

@@ -16,8 +16,8 @@ pub(super) fn check(problem: &Problem) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the largest possible offset, with everything movable above everything immovable,
-/// stays within [`MAX_BYTES`]. Returns whether any buffer is fixed.
+/// Checks that everything movable above everything immovable stays within [`MAX_BYTES`]. Returns
+/// whether any buffer is fixed.
 fn sums(problem: &Problem) -> Result<bool> {
     let most = u128::from(MAX_BYTES);
     let end = |r: &&Reserved| r.offset + r.size;

@@ -14,7 +14,7 @@ use super::loads::Loads;
 use super::options::Effort;
 use crate::plan::problem::Place;
 
-/// Does the work of [`super::assign::assign`] for many buffers.
+/// [`super::assign::assign`] for many buffers.
 pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
     let arenas = task.problem.arenas();
     let mut assigned = Assigned { homes: vec![0; task.ids.len()], offsets: vec![None; task.ids.len()] };

@@ -2,8 +2,8 @@
 //! obstacles.
 //!
 //! Most planners work like this: TensorFlow Lite and XLA's heap simulator place by size and add
-//! other orders. The layouts are rarely the best, but the method handles every kind of problem:
-//! fixed offsets, gaps in live ranges, and reserved ranges are obstacles like any other item.
+//! other orders. The layouts are rarely the best, but the method copes with any problem: fixed
+//! offsets, gaps in live ranges, and reserved ranges are obstacles like any other item.
 
 use super::budget::Budget;
 use super::instance::Instance;
@@ -137,9 +137,9 @@ const FEWEST_IN_STRIPS: usize = 1_024;
 
 /// Lays shapes out one after the other.
 ///
-/// Placed shapes are kept in blocks in order of offset. A loop without branches scans the blocks
-/// for shapes live together with the one to place. It takes less than a nanosecond for each, and
-/// ends at the place found. Short-lived shapes scan only a strip of sections around them.
+/// Placed shapes are in blocks in order of offset. A branch-free loop scans them for shapes live
+/// together with the one to place: less than a nanosecond each, up to the place found. Short-lived
+/// shapes scan only a strip of sections around them.
 pub(super) struct FirstFit<'a> {
     shapes: &'a Shapes,
     /// List 0 has all placed shapes; list `s`, from 1, those that meet strip `s`, which spans two
@@ -296,9 +296,9 @@ impl<'a> FirstFit<'a> {
         }
     }
 
-    /// Calls `each` with the placed shapes that are live together with shape `i` and end above
-    /// `low`, by rising offset, until it returns `false`. Its arguments are shape, offset, end and
-    /// `low`, which it may raise.
+    /// Calls `each` with the shape, offset and end of each placed shape that is live together with
+    /// shape `i` and ends above `low`, by rising offset, until it returns `false`. It may raise
+    /// `low`.
     fn neighbours(&self, i: u32, mut low: u64, mut each: impl FnMut(u32, u64, u64, &mut u64) -> bool) {
         let shape = &self.shapes.shapes[i as usize];
         let (from, to) = shape.span;

@@ -1,9 +1,9 @@
 //! Guesses which items belong together, and glues them into one.
 //!
 //! Where one item ends and another of the same size starts, a tight layout often has them side by
-//! side. The same holds for two stacks of equal height, each of items with equal live ranges. A
-//! search over fewer, larger items is far quicker. It may miss layouts, so it alternates with
-//! searches over the original items.
+//! side. The same goes for two stacks of equal height, each of items with one live range. A search
+//! over fewer, larger items is far quicker. It may miss layouts, so it alternates with searches
+//! over the original items.
 //!
 //! Obstacles are glued like items, and hold in place what they are glued to.
 
@@ -44,8 +44,8 @@ impl Glued {
     /// Glues `share` in [`ALL`] of the pieces that fit together in only one way. The seed decides
     /// which.
     pub(super) fn new(instance: &Instance, glue: Glue, share: u64, seed: u64) -> Glued {
-        // A glued obstacle holds much in place, for better or worse, so half of all attempts leave
-        // obstacles alone.
+        // Glued obstacles hold much in place, for better or worse: half of all attempts leave them
+        // alone.
         let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
         let mut items = instance.items.clone();
         items.extend(instance.obstacles.iter().map(|o| Item {

@@ -1,9 +1,9 @@
 //! A problem as the solver sees it: items over sections.
 //!
-//! Only the last step before a death that follows a birth matters: the set of live buffers at any
-//! other step is a subset of the set at one of these. These steps are the *sections*, numbered from
-//! 0, so that empty and repeated steps cost nothing. Sizes and offsets are divided by their
-//! greatest common divisor, the *grain*.
+//! Only the last step before a death that follows a birth matters: buffers live at any other step
+//! are all live at one of these. These are the *sections*, numbered from 0, so that empty and
+//! repeated steps cost nothing. Sizes and offsets are divided by their greatest common divisor, the
+//! *grain*.
 
 use super::blocks::{Blocks, Obstacle};
 use super::in_time::{self, PIECE};
@@ -159,8 +159,8 @@ pub(super) fn totals(ranges: impl Iterator<Item = (u32, u32, u64)>, sections: us
     totals
 }
 
-/// Finds the largest value in a range. It stores the maximum of each run of 2^n blocks, and scans
-/// the values left over at both ends.
+/// The largest value in any range, from the maximum of each run of 2^n blocks and a scan of both
+/// ends.
 pub(super) struct RangeMax<'a> {
     values: &'a [u64],
     levels: Vec<Vec<u64>>,
@@ -196,8 +196,8 @@ impl RangeMax<'_> {
     }
 }
 
-/// The largest value given for each index, when values are given for ranges. It is a tree whose
-/// nodes hold values for all indices below them.
+/// The largest value given for each index by values for ranges: a tree whose nodes hold values for
+/// all indices below them.
 pub(super) struct Heights {
     len: usize,
     leaves: usize,

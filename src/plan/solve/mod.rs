@@ -2,25 +2,25 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `check`, `taken` | contradictions, said before anything is searched; bytes in the way of others |
+//! | `check`, `taken` | contradictions, found before any search; byte ranges taken for a while |
 //! | `bounds` | lower bounds from sums |
 //! | `options` | what a caller asks for |
-//! | `division` | which arena each buffer goes to, as data |
-//! | `assign`, `divide`, `loads` | finding that; of many buffers, by sums first |
-//! | `spread`, `stacked` | another division where that leaves something over: by sums, and as one problem with borders |
-//! | `arena`, `lay_out` | one arena: what moves and what does not; the first around the second |
+//! | `division` | a division of buffers among arenas, as data |
+//! | `assign`, `divide`, `loads` | find a division; for many buffers, by sums first |
+//! | `spread`, `stacked` | look for another division when some buffer has no room: by sums, and as one problem with borders |
+//! | `arena`, `lay_out` | one arena: its movable buffers and its obstacles; a layout of the first around the second |
 //! | `tiny` | a few buffers: every order |
 //! | `parts`, `part`, `best` | an arena as independent parts; one part: greedy, then search; the best layout of it so far |
-//! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
-//! | `blocks` | what cannot move, over those sections |
-//! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
-//! | `nested`, `online` | layouts for a first answer: in two passes, and as an allocator makes them |
+//! | `instance`, `order` | a part as the searches see it: items over sections; the order in which they are tried |
+//! | `blocks` | obstacles over those sections |
+//! | `skyline`, `first_fit` | greedy layouts: from the bottom up; in a fixed order |
+//! | `nested`, `online` | layouts for a first answer: in two passes; as an online allocator makes them |
 //! | `large` | the largest items by search, all others in the holes |
 //! | `niche` | the exact search |
-//! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
+//! | `portfolio`, `glue` | the search with many rules in turn, over original and glued items |
 //! | `repair` | large parts: the top of a layout searched anew |
 //! | `general` | around obstacles and through gaps |
-//! | `budget`, `in_time` | how long all this may go on; sorting that it can end |
+//! | `budget`, `in_time` | limits on steps and time; sorting that they can stop |
 //! | `numbers` | arithmetic |
 
 mod arena;

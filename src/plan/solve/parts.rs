@@ -132,8 +132,8 @@ fn earlier(arena: &Arena<'_>, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
 }
 
 impl Whole {
-    /// The movable shapes of `arena` as items, with alignments of at least `least`. `None` if it
-    /// became `late`, which only many shapes check.
+    /// Makes items with alignments of at least `least`. `None` if it became `late`, which only many
+    /// shapes check.
     fn new(arena: &Arena<'_>, least: u64, late: &mut dyn FnMut() -> bool) -> Option<Whole> {
         let raised = |s: &Shape| s.align.max(least);
         let shapes = &arena.shapes.shapes[..arena.movable()];

@@ -85,7 +85,7 @@ pub(super) struct Portfolio {
     threads: u64,
 }
 
-/// The experience of the runs at one capacity, which later runs continue from.
+/// The results of runs at one capacity, from which later runs go on.
 #[derive(Default)]
 pub(super) struct Experience {
     /// Number of runs so far.
@@ -223,16 +223,15 @@ impl Portfolio {
             let started: Vec<_> = (0..self.threads)
                 .map(|thread| (thread, std::thread::Builder::new().spawn_scoped(scope, lane(thread)).ok()))
                 .collect();
-            // Lanes whose thread failed to start or panicked run here: the number of lanes decides
-            // the result.
+            // Lanes whose thread failed run here: the number of lanes decides the result.
             started
                 .into_iter()
                 .map(|(thread, started)| started.and_then(|s| s.join().ok()).unwrap_or_else(|| lane(thread)()))
                 .collect()
         });
         let best = lanes.iter().filter_map(|(found, ..)| found.as_ref()).min_by_key(|found| found.run);
-        // The steps of threads that were told to stop depend on timing; those of threads that found
-        // something or finished do not.
+        // Steps of threads told to stop depend on timing; those of threads that found something or
+        // finished do not.
         let whole = lanes.iter().filter(|(found, ..)| found.is_none()).map(|(.., share)| share.taken()).max();
         budget.join(best.map_or(whole.unwrap_or(0), |found| found.steps), lanes.iter().any(|(.., b)| b.interrupted()));
         match best {

@@ -55,7 +55,7 @@ struct Flat {
 const GONE: u64 = u64::MAX;
 
 impl<'a> Skyline<'a> {
-    /// Prepares to lay out `instance`. `None` if it became `late`, which only many items check.
+    /// `None` if it became `late`, which only many items check.
     pub(super) fn new(instance: &'a Instance, late: &mut dyn FnMut() -> bool) -> Option<Skyline<'a>> {
         let items = &instance.items[..];
         let sections = instance.totals.len();

@@ -1,10 +1,10 @@
 //! Several arenas, all with capacities: divides buffers by sums, then searches each arena.
 //!
 //! When the greedy order leaves some buffer without room, another division may work. Buffers are
-//! dealt out by falling size, or in another order. Each goes to the arena with the most room left
-//! at the fullest step of the buffer's life, so arenas fill evenly, and two equal buffers go to
-//! different arenas. If sums are within all capacities, each arena is laid out with a share of the
-//! effort. If that fails, [`super::stacked`] tries all arenas as one problem.
+//! dealt out by falling size, or in another order, each to the arena with the most room at the
+//! fullest step of its life: arenas fill evenly, and two equal buffers go to different arenas. If
+//! sums are within all capacities, each arena is laid out with a share of the effort. If that
+//! fails, [`super::stacked`] tries all arenas as one problem.
 
 use super::arena::{self, Arena};
 use super::budget::Budget;

@@ -1,5 +1,4 @@
-//! Byte ranges of arenas that are taken for a while, and collisions with them, in O(log n) for each
-//! change or query.
+//! Byte ranges of arenas that are taken for a while, and collisions with them, in O(log n) each.
 
 /// A range of bytes: (arena, first byte, end).
 pub(super) type Bytes = (u32, u64, u64);

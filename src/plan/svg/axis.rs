@@ -2,9 +2,9 @@
 
 /// Width of the picture, pixels.
 pub const WIDTH: f64 = 1280.0;
-/// Left edge of the plot; labels of bytes are to the left of it.
+/// Left edge of the plot; labels of bytes are beyond it.
 pub const LEFT: f64 = 92.0;
-/// Right edge of the plot; labels of lines are to the right of it.
+/// Right edge of the plot; labels of lines are beyond it.
 pub const RIGHT: f64 = WIDTH - 172.0;
 
 /// Maps `[lo, hi)` of the problem to pixels.

@@ -3,7 +3,7 @@
 //!
 //! The picture is the same for the same problem and layout, and needs no script or special font.
 //! Its size is bounded for any number of buffers: the largest are elements with a tooltip, smaller
-//! ones share a path per colour, and the rest, and those thinner than half a pixel, become a
+//! ones share a path per colour, and the rest, like those thinner than half a pixel, form a
 //! density.
 
 mod axis;
@@ -133,7 +133,7 @@ impl<'a> Picture<'a> {
         let _ = self.out.write_fmt(text);
     }
 
-    /// Draws text at a point. `anchor` is SVG's `text-anchor`.
+    /// Draws text. `anchor` is SVG's `text-anchor`.
     fn text(&mut self, x: f64, y: f64, anchor: &str, attributes: &str, text: &str) {
         label(&mut self.out, x, y, anchor, attributes, text);
     }
@@ -373,13 +373,13 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// The number of buffers in words: "1 buffer", "2 buffers".
+/// A count with its noun: "2 buffers".
 fn buffers(count: usize) -> String {
     format!("{} buffer{}", text::grouped(count as u64), if count == 1 { "" } else { "s" })
 }
 
 /// The steps from the first live one to the last; never empty. Reserved ranges may last for ever,
-/// so they count only when there are no buffers.
+/// so they count only without buffers.
 fn steps(problem: &Problem) -> Interval {
     let of_buffers = problem.buffers().iter().filter(|b| b.occupies()).map(|b| Interval::new(b.lower, b.upper));
     let hull = |a: Interval, b: Interval| Interval::new(a.lower.min(b.lower), a.upper.max(b.upper));

@@ -8,7 +8,7 @@ use crate::plan::layout::{Layout, LayoutStatus};
 use crate::plan::problem::{Buffer, Place, Problem};
 use std::fmt::Write;
 
-/// A capacity more than this many times the arena's size is written, not drawn.
+/// A capacity above this many times the arena's size is written, not drawn.
 const CAPACITY_SHOWN: u64 = 2;
 /// Shortest side of a rectangle that gets an outline, pixels.
 const OUTLINED: f64 = 4.0;
@@ -176,8 +176,7 @@ fn exact(bytes: u64) -> String {
     format!("{} ({} bytes)", text::bytes(bytes), text::grouped(bytes))
 }
 
-/// Draws rectangles as separate elements with tooltips. A light outline separates neighbours that
-/// are large enough for it.
+/// Draws rectangles as separate elements with tooltips; a light outline separates the larger ones.
 pub fn alone(out: &mut String, pieces: &[Piece], problem: &Problem, layout: &Layout, palette: &Palette) {
     let outlined = |p: &Piece| p.w >= OUTLINED && p.h >= OUTLINED;
     let mut groups: Vec<&Piece> = pieces.iter().collect();
@@ -194,8 +193,8 @@ pub fn alone(out: &mut String, pieces: &[Piece], problem: &Problem, layout: &Lay
     }
 }
 
-/// Draws names inside rectangles that have room. Each has an outline in its rectangle's colour, so
-/// that lines below do not disturb it.
+/// Draws names inside rectangles that have room, outlined in the rectangle's colour to hide lines
+/// below.
 pub fn labels(out: &mut String, pieces: &[Piece], problem: &Problem, palette: &Palette) {
     let mut groups: Vec<&Piece> = pieces.iter().filter(|p| p.w.min(p.h) >= LOWEST).collect();
     groups.sort_by_key(|p| p.class);

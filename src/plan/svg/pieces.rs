@@ -47,11 +47,11 @@ pub struct Piece {
 /// The pieces by how they are drawn.
 #[derive(Debug, Default)]
 pub struct Sorted {
-    /// Pieces drawn as separate elements, largest first.
+    /// Drawn as separate elements, largest first.
     pub alone: Vec<Piece>,
-    /// Pieces drawn as parts of paths.
+    /// Drawn as parts of paths.
     pub together: Vec<Piece>,
-    /// Pieces merged into the density.
+    /// Merged into the density.
     pub dense: Vec<Piece>,
 }
 

@@ -47,7 +47,7 @@ pub fn one_line(name: &str) -> String {
     name.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }
 
-/// A name for a tooltip: one line of at most [`TOOLTIP_LIMIT`] characters, or cut with an ellipsis.
+/// A name for a tooltip: one line, cut to [`TOOLTIP_LIMIT`] characters.
 pub fn tooltip_name(name: &str) -> String {
     let name = one_line(name);
     match name.char_indices().nth(TOOLTIP_LIMIT) {
@@ -120,7 +120,7 @@ pub fn px(v: f64) -> String {
     if text == "-0" || text.is_empty() { "0" } else { text }.to_string()
 }
 
-/// Writes text at a point. `anchor` is SVG's `text-anchor`.
+/// Writes text. `anchor` is SVG's `text-anchor`.
 pub fn label(out: &mut String, x: f64, y: f64, anchor: &str, attributes: &str, text: &str) {
     let _ = write!(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\" {attributes}>", px(x), px(y));
     escape(out, text);

@@ -74,10 +74,9 @@ pub(super) struct State<'a> {
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
     pub(super) finished_any: bool,
-    /// Scratch of `count_choices`: changes in the number and bytes of choices from one section to
-    /// the next.
+    /// Scratch of `count_choices`: changes in number and bytes from one section to the next.
     steps: Vec<(u32, u64)>,
-    /// Scratch of `count_choices`: as `steps`, for items that fit but cannot stand.
+    /// As `steps`, for items that fit but cannot stand.
     hidden: Vec<(u32, u64)>,
     /// Scratch of `look_up`: the end of each stretch, and the bottom of the lowest block above it.
     ceilings: Vec<(u32, u64)>,
@@ -222,7 +221,7 @@ impl<'a> State<'a> {
         raised
     }
 
-    /// Leaves section `k` empty up to `height`, and records it in `run`, which the caller ends.
+    /// As [`State::raise`], but records it in `run`, which the caller ends.
     fn lift(&mut self, k: usize, height: u64, run: &mut Run) -> bool {
         let section = self.sections[k];
         let Some((floor, next, slack)) = self.raised(k, height) else { return false };
@@ -264,8 +263,7 @@ impl<'a> State<'a> {
         low || !self.bands.is_empty()
     }
 
-    /// Whether an item can stand on the floor of the niche last given to [`State::look_up`], below
-    /// its ceilings.
+    /// Whether an item can stand in the niche last given to [`State::look_up`], below its ceilings.
     pub(super) fn stands(&self, i: usize, floor: u64) -> bool {
         let item = &self.items[i];
         let offset = floor.next_multiple_of(item.align);

@@ -1,4 +1,4 @@
-//! Operations and values, from which a [`Problem`] is derived.
+//! Operations and values, from which a [`Problem`](super::Problem) is derived.
 //!
 //! Operations run one per step, in the order of adding or in the one that [`Graph::set_order`]
 //! states. *The end* is the first step after everything: after the last operation, the last stated

@@ -48,7 +48,7 @@ pub(super) struct State<'a> {
     /// The initial floor of each section.
     floors: Vec<u64>,
     capacity: u64,
-    /// Items by first section, which is their order in sets.
+    /// Items by first section, as sets order them; and each item's place in that order.
     pub(super) by_start: Vec<u32>,
     bit: Vec<u32>,
     /// Per section boundary, the number of items that start before it.

@@ -12,14 +12,14 @@ const KIND: u32 = 3 << 30;
 
 /// One change.
 pub(super) enum Change {
-    /// The numbers of choices changed in a run of sections that ends before this one. Preceded by
-    /// the first section, and before that the old numbers.
+    /// The numbers of choices changed in a run of sections that ends before this one. Before it
+    /// comes the first section, and before that the old numbers.
     Choices(u32),
-    /// An item was placed. Preceded by the floor it stands on, and before that the saved state of
-    /// its sections.
+    /// An item was placed. Before it comes the floor it stands on, and before that the saved state
+    /// of its sections.
     Placed(u32),
-    /// A run of sections that ends before this one was raised. Preceded by the first section, then
-    /// their old floor, then their saved state.
+    /// A run of sections that ends before this one was raised. Before it come, last to first, the
+    /// first section, the old floor and the saved state.
     Raised(u32),
 }
 

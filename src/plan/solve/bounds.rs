@@ -63,7 +63,7 @@ impl Extremes {
 }
 
 /// The largest sum of live buffers and reserved bytes at one step. `covered` lists the changes in
-/// reserved bytes; overlapping ranges of one arena count once.
+/// reserved bytes; ranges that overlap in one arena count once, those of two arenas twice.
 fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, covered: Vec<(Step, bool, u64)>) -> u64 {
     let steps = || covered.iter().map(|change| change.0);
     let range = (steps().fold(all.first, Step::min), steps().fold(all.last, Step::max));

@@ -1,4 +1,4 @@
-//! A graph as it is stated, and its operations and values as they are added.
+//! A graph as stated: its operations and values, as added.
 
 use super::lists::Lists;
 use super::shares::Shares;
@@ -10,22 +10,22 @@ use crate::plan::problem::{Arena, Buffer, Kind, Kinds, Problem, Reserved, Step, 
 /// A value as it was added.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// What it becomes; the range of a value that is derived is filled in by lowering.
+    /// The buffer that it becomes. Lowering fills in a derived range.
     pub(super) buffer: Buffer,
-    /// Whether the range is the caller's.
+    /// Whether the caller stated the range.
     pub(super) stated: bool,
-    /// Whether its alignment is the graph's: that of a slot, which a view has not.
+    /// Whether it takes the graph's alignment, which applies to slots and not to views.
     pub(super) aligned_by_graph: bool,
 }
 
 impl Item {
-    /// Whether its bytes hold something that no operation wrote.
+    /// Whether its bytes have contents that no operation wrote.
     pub(super) fn given(&self) -> bool {
         self.stated || matches!(self.buffer.kind, Kind::Input | Kind::Parameter | Kind::Constant)
     }
 }
 
-/// Values, the operations that write and read them, and what else is asked of both.
+/// Values, the operations that write and read them, and requests about both.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// Arenas, reserved ranges and settings; no buffers.
@@ -35,25 +35,25 @@ pub struct Graph {
     pub(super) producers: Vec<u32>,
     pub(super) views: Views,
     pub(super) op_names: Vec<Option<Box<str>>>,
-    /// By operation, in order of number and each once.
+    /// The inputs of each operation, in order of number and each once.
     pub(super) inputs: Lists,
-    /// As `inputs`.
+    /// The outputs of each operation, likewise in order and each once.
     pub(super) outputs: Lists,
     /// The stated order; operations that are not in it follow in order of adding.
     pub(super) order: Vec<OpId>,
     pub(super) in_place: Vec<Candidate>,
-    /// Values and the last step that they must be intact at.
+    /// Values, and the last step at which each must be intact.
     pub(super) extended: Vec<(ValueId, Step)>,
     pub(super) pinned: Vec<ValueId>,
     pub(super) pinned_ancestors: Vec<ValueId>,
     pub(super) keep_ancestors: bool,
     pub(super) shares: Shares,
-    /// Of values added without an alignment; 0 stands for 1.
+    /// The alignment of values added without one; 0 means 1.
     pub(super) alignment: u64,
 }
 
 impl Graph {
-    /// No values, no operations, one arena without a capacity.
+    /// An empty graph, with one arena without a capacity.
     pub fn new() -> Graph {
         Graph::default()
     }
@@ -63,16 +63,15 @@ impl Graph {
         self.add_item(value.into_buffer(), false)
     }
 
-    /// Adds a value that is live exactly in the range that `buffer` states, whatever its kind.
-    /// Operations are not needed for it; one that uses it must run inside the range and outside its
-    /// gaps. What fills it at first and after each gap is the caller's business, unless an
-    /// operation does.
+    /// Adds a value that is live exactly in the range that `buffer` states, whatever its kind. It
+    /// needs no operations; one that uses it must run inside the range and outside its gaps. The
+    /// caller fills it at first and after each gap, unless an operation does.
     pub fn add_buffer(&mut self, buffer: Buffer) -> Result<ValueId> {
         self.add_item(buffer, true)
     }
 
-    /// Sets what values that are added later with an alignment of 0 are aligned to, a power of two;
-    /// those that become views need none.
+    /// Sets the alignment, a power of two, of values added later with an alignment of 0. Values
+    /// that become views do not need it.
     pub fn set_alignment(&mut self, alignment: u64) {
         self.alignment = alignment;
     }
@@ -147,18 +146,18 @@ impl Graph {
         Ok(OpId(id as u32))
     }
 
-    /// Whether everything that outputs were computed from lives to the end, as
-    /// [`Graph::pin_ancestors`] makes it for one value. Off at first.
+    /// Sets whether all ancestors of outputs live to the end, as [`Graph::pin_ancestors`] does for
+    /// one value. Off at first.
     pub fn set_keep_ancestors(&mut self, keep: bool) {
         self.keep_ancestors = keep;
     }
 
-    /// Keeps `value` intact through step `step` of the execution order, as another operation at
-    /// that step that reads it would. It never shortens a range. A step after the last operation
-    /// moves the end. A stated range cannot be extended, only kept to: the step must be in it.
+    /// Keeps `value` intact through step `step` of the execution order, as if an operation at that
+    /// step read it. It never shortens a range. A step after the last operation moves the end. It
+    /// cannot extend a stated range: the step must be in it.
     pub fn extend_to(&mut self, value: ValueId, step: Step) -> Result<()> {
         self.known(value)?;
-        // What has a stated range stays the root of its family, so this can be said now.
+        // A value with a stated range stays the root of its family, so this can be checked now.
         let root = self.views.find(value.0).root;
         self.check_extension(value.0, root, step)?;
         if step == Step::MAX {
@@ -180,23 +179,23 @@ impl Graph {
 
     /// Keeps everything that `value` was computed from live to the end, for readers that come
     /// later: the inputs of the operations that wrote it, what those were computed from, and so on.
-    /// `value` itself is kept only if it is a view, since its parent is where it came from.
+    /// `value` itself is kept only if it is a view, because its parent is an ancestor.
     ///
-    /// What is kept is a value's last contents: an operation that updates it says that the earlier
-    /// ones may go.
+    /// Only a value's last contents are kept: an operation that updates it may discard earlier
+    /// ones.
     pub fn pin_ancestors(&mut self, value: ValueId) -> Result<()> {
         self.known(value)?;
         self.pinned_ancestors.push(value);
         Ok(())
     }
 
-    /// Kinds that get no slot: their memory is the caller's business. A view shares the fate of its
-    /// root, and a shared weight keeps its slot.
+    /// Sets the kinds that get no slot, because the caller provides their memory. A view follows
+    /// its root, and a shared weight keeps its slot.
     pub fn set_left_out(&mut self, kinds: Kinds) {
         self.problem.set_left_out(kinds);
     }
 
-    /// Sets what belongs together, whatever was set before: see [`Preset`].
+    /// Replaces settings that belong together: see [`Preset`].
     pub fn set_preset(&mut self, preset: Preset) {
         let (left_out, keep) = match preset {
             Preset::Inference => (Kinds::NONE.with(Kind::Parameter).with(Kind::Input).with(Kind::Constant), false),
@@ -231,17 +230,18 @@ impl Graph {
         self.problem.set_reuse(reuse);
     }
 
-    /// [`Problem::set_unit`]. It holds for slots; a view is as far into its root's as was stated.
+    /// [`Problem::set_unit`]. It applies to slots; a view keeps its stated offset in its root's
+    /// slot.
     pub fn set_unit(&mut self, unit: u64) -> Result<()> {
         self.problem.set_unit(unit)
     }
 
-    /// How many values there are. Their numbers are below.
+    /// The number of values; their indices are below it.
     pub fn value_count(&self) -> usize {
         self.values.len()
     }
 
-    /// How many operations there are. Their numbers are below.
+    /// The number of operations; their indices are below it.
     pub fn op_count(&self) -> usize {
         self.op_names.len()
     }
@@ -251,7 +251,7 @@ impl Graph {
         self.values.get(value.index())?.buffer.name.as_deref()
     }
 
-    /// Refuses a number that is no value's.
+    /// Fails if there is no such value.
     pub(super) fn known(&self, value: ValueId) -> Result<()> {
         if value.index() >= self.values.len() {
             return Err(Error::invalid(format!(

@@ -1,4 +1,4 @@
-//! Values that are written over an input which dies there.
+//! Values written over an input that dies there.
 
 use super::builder::Graph;
 use super::order::Schedule;
@@ -10,26 +10,25 @@ use crate::plan::problem::{Kind, Place};
 use std::collections::BTreeMap;
 
 impl Graph {
-    /// States that `op` may write `output` over `input`, byte for byte from the input's first: an
-    /// element-wise operation.
+    /// States that `op` may write `output` over `input`, starting at the input's first byte. This
+    /// suits element-wise operations.
     ///
-    /// Lowering takes it where it can, earlier statements first, and otherwise the output is an
-    /// ordinary one: [`Lowered::took_over`](super::Lowered::took_over) tells. It can when all of
+    /// Lowering does so where it can, earlier statements first; otherwise the output is an ordinary
+    /// value. [`Lowered::took_over`](super::Lowered::took_over) tells which. It can when all of
     /// these hold:
     /// - the input, its root and all its views are temporary, and nothing reads, writes or keeps
     ///   any of them after `op`;
     /// - `op` uses no other value in the same slot, so neither a second view of the root nor the
     ///   root itself;
-    /// - the output, from where the input is, ends inside the slot, at an offset in it that suits
-    ///   its alignment;
-    /// - the output is a temporary or an output, no view, and first written by `op`; it has a byte
-    ///   at least, and no range or place of its own, no kind that is left out, and no arena that
-    ///   the slot is not bound to;
+    /// - the output, placed at the input's offset, is aligned and ends inside the slot;
+    /// - the output is a temporary or an output, not a view, and first written by `op`. It has at
+    ///   least one byte, no range or place of its own, no left-out kind, and no arena that the slot
+    ///   is not bound to;
     /// - reuse is on.
     ///
-    /// Output and input are then in one slot, as large as the input's root and live for both. That
-    /// costs memory where the root is much larger than the output and the output lives long: do not
-    /// state it there.
+    /// Output and input then share a slot, as large as the input's root and live for both. Do not
+    /// state it if the root is much larger than the output and the output lives long: that costs
+    /// memory.
     pub fn in_place(&mut self, op: OpId, input: ValueId, output: ValueId) -> Result<()> {
         if op.index() >= self.op_count() {
             return Err(Error::invalid(format!(
@@ -63,8 +62,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Merges slots where outputs can be written over inputs, in execution order, so that chains
-    /// are one slot. Returns what was taken.
+    /// Merges slots where outputs can be written over inputs, in execution order, so that a chain
+    /// gets one slot. Returns the candidates taken.
     pub(super) fn take_in_place(&self, schedule: &Schedule, roots: &[Bytes], slots: &mut Slots) -> Vec<Candidate> {
         if !self.problem.reuse() {
             return Vec::new();
@@ -74,7 +73,7 @@ impl Graph {
         let mut taken = Vec::new();
         for group in candidates.chunk_by(|a, b| a.op == b.op) {
             let op = group[0].op;
-            // How many of the operation's values are in each slot. An update counts as two.
+            // The number of the operation's values in each slot. An update counts twice.
             let mut touched = BTreeMap::<u32, u32>::new();
             for &v in self.inputs.get(op.index()).iter().chain(self.outputs.get(op.index())) {
                 *touched.entry(slots.home[roots[v as usize].root as usize].root).or_default() += 1;
@@ -98,8 +97,8 @@ impl Graph {
         taken
     }
 
-    /// Whether the output of `candidate` can be at `at`, where its input is. The slot there has no
-    /// other value of the operation.
+    /// Whether the output of `candidate` can be at `at`, where its input is. No other value of the
+    /// operation is in that slot.
     fn can_take(&self, schedule: &Schedule, roots: &[Bytes], slots: &Slots, candidate: Candidate, at: Bytes) -> bool {
         let step = schedule.step(candidate.op.0);
         let slot = at.root as usize;

@@ -1,4 +1,4 @@
-//! What must live to the end because something else was computed from it.
+//! Ancestors: values that must live to the end because others were computed from them.
 
 use super::builder::Graph;
 use super::lists::Lists;
@@ -8,8 +8,7 @@ use super::views::Bytes;
 use crate::plan::problem::Kind;
 
 impl Graph {
-    /// Marks the ancestors that are to be kept. Bytes written into any part of a family count for
-    /// all of it.
+    /// Marks the ancestors to keep. A write to any part of a family counts for all of it.
     pub(super) fn keep_ancestors(&self, roots: &[Bytes], uses: &mut [Uses]) {
         let outputs = (0..self.values.len() as u32)
             .filter(|&v| self.keep_ancestors && self.values[v as usize].buffer.kind == Kind::Output);

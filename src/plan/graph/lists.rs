@@ -1,6 +1,6 @@
 //! Many short lists in two vectors.
 
-/// Lists of indices, by number of list. `ends` never falls, and its last is the length of `items`.
+/// Lists of indices, by list number. `ends` never falls; its last entry is the length of `items`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lists {
     items: Vec<u32>,
@@ -14,14 +14,14 @@ impl Lists {
         self.ends.push(self.items.len());
     }
 
-    /// One list; empty if there is none of this number.
+    /// The list with this number; empty if there is none.
     pub(super) fn get(&self, list: usize) -> &[u32] {
         let start = if list == 0 { 0 } else { self.ends.get(list - 1).copied().unwrap_or_default() };
         let end = self.ends.get(list).copied().unwrap_or_default();
         self.items.get(start..end).unwrap_or_default()
     }
 
-    /// `lists` lists from pairs (list, item), each in the order of the pairs.
+    /// Makes `lists` lists from pairs (list, item), each in the order of the pairs.
     pub(super) fn grouped(lists: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Lists {
         let mut at = vec![0usize; lists + 1];
         for (list, _) in pairs.clone() {

@@ -1,4 +1,4 @@
-//! From a graph to a problem.
+//! Lowers a graph to a problem.
 
 use super::builder::Graph;
 use super::lowered::{Lowered, Placement, Weight};
@@ -9,10 +9,10 @@ use crate::base::Result;
 use crate::plan::problem::{Kind, Place};
 
 impl Graph {
-    /// The problem whose layouts are layouts of this graph. The graph stays as it is.
+    /// Makes the problem whose layouts are layouts of this graph. The graph stays as it is.
     ///
-    /// Takes time in proportion to the values and to what operations read and write, but for
-    /// sorting, and no stack.
+    /// Apart from sorting, takes time linear in the number of values and of inputs and outputs.
+    /// Does not recurse.
     pub fn lower(&self) -> Result<Lowered> {
         let schedule = self.schedule();
         let end = self.end();
@@ -60,7 +60,7 @@ impl Graph {
         })
     }
 
-    /// A buffer for every slot that is not shared.
+    /// Adds a buffer for every slot that is not shared.
     fn add_slots(&self, slots: &Slots, roots: &[Bytes], shared: &SharedSlots, draft: &mut Draft) -> Result<()> {
         for (v, item) in self.values.iter().enumerate() {
             let Some(range) = slots.ranges[v] else { continue };
@@ -70,7 +70,8 @@ impl Graph {
             let mut buffer = item.buffer.clone();
             (buffer.lower, buffer.upper) = (range.lower, range.upper);
             buffer.alignment = slots.alignments[v];
-            // A wish that views cannot have; their alignment is no wish.
+            // Drop a preferred place that breaks the alignment of a view: alignment is a
+            // requirement.
             if matches!(buffer.place, Place::Preferred(offset) if !offset.is_multiple_of(buffer.alignment)) {
                 buffer.place = Place::Anywhere;
             }
@@ -86,8 +87,8 @@ impl Graph {
         Ok(())
     }
 
-    /// What another plan may share of this one: weights that live throughout, and those that it
-    /// shares itself.
+    /// The weights that another plan may share: those that live throughout, and those that this
+    /// plan shares itself.
     fn weights(&self, shared: &SharedSlots, roots: &[Bytes], placements: &[Placement], end: u64) -> Vec<Weight> {
         let mut weights = shared.unowned(self);
         for (v, item) in self.values.iter().enumerate() {
@@ -102,7 +103,7 @@ impl Graph {
                 && (is_root || b.name.is_some())
                 && placements[v] != Placement::Nowhere
             {
-                // The guard of a shared one is that of all plans that it came through.
+                // The guard of a shared weight is the largest of the plans that share it.
                 let known = b.name.as_ref().and_then(|name| self.shares.named.get(name));
                 let guard = b.guard.max(known.map_or(0, |known| known.guard));
                 weights.push(Weight { name: b.name.clone(), size: b.size, guard, place: placements[v] });
@@ -113,7 +114,7 @@ impl Graph {
 }
 
 impl Placement {
-    /// `offset` bytes further.
+    /// This placement, moved up by `offset` bytes.
     fn at(self, offset: u64) -> Placement {
         match self {
             Placement::In { buffer, offset: start } => Placement::In { buffer, offset: start + offset },

@@ -7,22 +7,22 @@ use crate::plan::problem::{BufferId, Problem, Step};
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// In a buffer of the problem, `offset` bytes behind its start.
+    /// In a buffer of the problem, at an offset.
     In {
         /// The buffer.
         buffer: BufferId,
-        /// From its first byte, bytes.
+        /// Bytes from the buffer's start.
         offset: u64,
     },
-    /// Where another plan put it: a shared weight of a kind that this plan leaves out, or of no
-    /// bytes.
+    /// Where another plan put it. For a shared weight with no bytes, or of a kind that this plan
+    /// leaves out.
     At(Slot),
-    /// Nowhere: its kind is left out, or nothing writes or reads it.
+    /// Nowhere, because its kind is left out, or nothing writes or reads it.
     Nowhere,
 }
 
 impl Placement {
-    /// Where that is in `layout`, a layout of the problem that the buffer is of.
+    /// The slot in `layout`, a layout of the buffer's problem.
     pub fn slot(self, layout: &Layout) -> Option<Slot> {
         match self {
             Placement::In { buffer, offset } => {
@@ -44,33 +44,33 @@ pub(super) struct Weight {
     pub(super) place: Placement,
 }
 
-/// What [`Graph::lower`](super::Graph::lower) makes of a graph.
+/// The result of [`Graph::lower`](super::Graph::lower).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lowered {
-    /// One buffer for each slot: views and values that took over another's bytes have none of their
-    /// own. Buffers of a kind left out are in it too.
+    /// One buffer for each slot, including those of left-out kinds. Views, and values that took
+    /// over another's bytes, have none of their own.
     pub problem: Problem,
-    /// By value.
+    /// The placement of each value.
     pub placements: Vec<Placement>,
     /// The first step after everything; outputs and pinned values live up to it.
     pub end: Step,
-    /// What the slot of each value that has one of its own asks for, views included.
+    /// By value, the alignment that its own slot, if any, needs for it and its views.
     pub(super) alignments: Vec<u64>,
-    /// What was taken in place, by operation.
+    /// The candidates taken in place, by operation.
     pub(super) taken: Vec<Candidate>,
     /// Indices into `taken`, by output.
     pub(super) taken_by_output: Vec<u32>,
     /// By buffer, the value whose slot it is.
     pub(super) owners: Vec<u32>,
-    /// By operation, its step.
+    /// The step of each operation.
     pub(super) steps: Vec<u32>,
-    /// For [`Graph::share_from`](super::Graph::share_from).
+    /// The weights for [`Graph::share_from`](super::Graph::share_from).
     pub(super) weights: Vec<Weight>,
 }
 
 impl Lowered {
-    /// The largest alignment that anything in `arena` asks for, wherever it was placed: what the
-    /// arena's own address must be a multiple of.
+    /// The largest alignment of anything placed in `arena`. The arena's own address must be a
+    /// multiple of it.
     pub fn alignment_in(&self, layout: &Layout, arena: u32) -> u64 {
         let placed = self.placements.iter().zip(&self.alignments);
         let inside = placed.filter(|(at, _)| at.slot(layout).is_some_and(|slot| slot.arena == arena));
@@ -97,13 +97,13 @@ impl Lowered {
         self.taken.iter().skip(first).take_while(move |c| c.op == op).map(|c| (c.input, c.output))
     }
 
-    /// The value that `buffer` is the slot of: the root of its views, and the first of those that
-    /// took it over. Where several shared weights overlap, one of them.
+    /// The value whose slot `buffer` is: the root of its views, and the first of the values that
+    /// share it in place. If several shared weights overlap, one of them.
     pub fn value_of(&self, buffer: BufferId) -> Option<ValueId> {
         self.owners.get(buffer.index()).map(|&v| ValueId(v))
     }
 
-    /// When `op` runs.
+    /// The step at which `op` runs.
     pub fn step(&self, op: OpId) -> Option<Step> {
         self.steps.get(op.index()).map(|&step| Step::from(step))
     }

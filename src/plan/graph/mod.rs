@@ -1,9 +1,9 @@
-//! Operations and values, from which a [`Problem`] is derived.
+//! Operations and values, from which a [`Problem`](super::Problem) is derived.
 //!
 //! Operations run one per step, in the order of adding or in the one that [`Graph::set_order`]
 //! states. *The end* is the first step after everything: after the last operation, the last stated
-//! range and the last step that a value is extended to, and never 0. What *lives throughout* lives
-//! in `[0, end)`.
+//! range and the last step that a value is extended to, and never 0. A value that *lives
+//! throughout* lives in `[0, end)`.
 //!
 //! | value | lives |
 //! |---|---|
@@ -15,12 +15,12 @@
 //! | written over another | as the slot does, which lives for both: [`Graph::in_place`] |
 //! | shared with another plan | throughout, where it is in the other plan: [`Graph::share`] |
 //!
-//! A value that nothing writes or reads is not live at all and gets no slot. One of no bytes
-//! follows the same rules and occupies nothing: its offset says nothing.
+//! A value that nothing writes or reads is never live and gets no slot. A value of no bytes follows
+//! the same rules, but occupies nothing, and its offset has no meaning.
 //!
-//! What can be checked when it is stated is, and an error leaves the graph as it was.
+//! Each statement is checked at once where possible, and an error leaves the graph as it was.
 //! [`Graph::lower`] checks what depends on the execution order, on roots of views or on shared
-//! names; it leaves the graph as it is, so that it can be changed and lowered again.
+//! names. It does not change the graph, which can then be changed and lowered again.
 
 mod builder;
 mod in_place;

@@ -8,27 +8,27 @@ use crate::plan::problem::Step;
 /// When each operation runs. `ops[steps[op]] == op`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
-    /// By step, the operation that runs then.
+    /// The operation that runs at each step.
     pub(super) ops: Vec<u32>,
-    /// By operation, its step.
+    /// The step of each operation.
     pub(super) steps: Vec<u32>,
 }
 
 impl Schedule {
-    /// When `op` runs.
+    /// The step at which `op` runs.
     pub(super) fn step(&self, op: u32) -> Step {
         Step::from(self.steps[op as usize])
     }
 
-    /// Step and operation, in order.
+    /// Each (step, operation), in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Step, u32)> + '_ {
         self.ops.iter().enumerate().map(|(step, &op)| (step as Step, op))
     }
 }
 
 impl Graph {
-    /// States the execution order: every operation that was added so far, each once. Operations
-    /// that are added later run after them, in order of adding.
+    /// States the execution order: every operation added so far, each once. Operations added later
+    /// run after them, in order of adding.
     pub fn set_order(&mut self, order: &[OpId]) -> Result<()> {
         let count = self.op_count();
         let mut positions = vec![NONE; count];

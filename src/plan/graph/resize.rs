@@ -1,16 +1,15 @@
-//! Another size for a value that is there.
+//! Changes the size of a value.
 
 use super::builder::Graph;
 use super::value::ValueId;
 use crate::base::{Error, Result};
 
 impl Graph {
-    /// Gives `value` another size: a batch or a sequence of another length. What was stated about
-    /// it stays.
+    /// Gives `value` another size, as for a batch or sequence of another length. All statements
+    /// about it stay.
     ///
-    /// It must still fit into the parent it is a view of, and the views of it into it: make the
-    /// larger one larger first, and the smaller one smaller. Takes time in proportion to the views
-    /// of it and its gaps.
+    /// It must still fit into its parent, and its views into it: grow parents first, and shrink
+    /// views first. Takes time linear in the number of its views and gaps.
     pub fn resize(&mut self, value: ValueId, size: u64) -> Result<()> {
         self.known(value)?;
         let text = format!("{} cannot have {size} bytes", self.value_text(value.0));

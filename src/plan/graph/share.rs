@@ -8,14 +8,15 @@ use crate::plan::layout::Layout;
 use crate::plan::problem::MAX_BYTES;
 
 impl Graph {
-    /// States that another plan has the weight `name` in bytes `[offset, offset + size)` of arena
-    /// `arena`, and that both plans use the same memory for the arena.
+    /// States that another plan has the weight `name` in bytes `[offset, offset + size)` of
+    /// `arena`, and that both plans use the same memory for that arena.
     ///
     /// A parameter or constant of this name gets exactly this slot, even if its kind is left out.
-    /// Whether this graph has one or not, nothing else is placed there at any step. Weights that
-    /// overlap in the other plan, such as views of each other or tied ones, may overlap here; the
-    /// guard of one may not overlap another. A view may be shared if its root is and both agree.
-    /// Stating the same again changes nothing; for another place, [`Graph::unshare`] comes first.
+    /// Whether or not this graph has such a value, nothing else is placed there at any step.
+    /// Weights that overlap in the other plan, such as views of each other or tied ones, may
+    /// overlap here; the guard of one may not overlap another. A view may be shared if its root is
+    /// and both agree. Stating the same again changes nothing; to change the place, call
+    /// [`Graph::unshare`] first.
     pub fn share(&mut self, name: &str, arena: u32, offset: u64, size: u64) -> Result<()> {
         let shared = Shared { arena, offset, size };
         self.check_shared(shared).map_err(|e| e.context(format_args!("shared weight {name}")))?;
@@ -23,7 +24,7 @@ impl Graph {
     }
 
     /// Takes back what [`Graph::share`] or [`Graph::share_from`] stated about the weight `name`,
-    /// its guard included. A value of this name is an ordinary one again.
+    /// its guard included. A value of this name becomes ordinary again.
     pub fn unshare(&mut self, name: &str) -> Result<()> {
         match self.shares.named.remove(name) {
             Some(_) => Ok(()),
@@ -40,10 +41,10 @@ impl Graph {
     }
 
     /// Shares every parameter and constant that lives throughout `other` and has a slot in
-    /// `layout`, a layout of it, and what `other` shares itself. Returns how many have a name, by
-    /// which a value of this graph can get the slot; the others are only kept clear, as are guards.
-    /// Weights without a name that `other` had elsewhere before stay kept clear there too, until
-    /// [`Graph::unshare_all`].
+    /// `layout`, a layout of it, and what `other` shares itself. Returns the number of weights with
+    /// names, by which values of this graph can get the slots; weights without names are only kept
+    /// clear, as are guards. Weights without a name that `other` had elsewhere before stay kept
+    /// clear there too, until [`Graph::unshare_all`].
     pub fn share_from(&mut self, other: &Lowered, layout: &Layout) -> Result<usize> {
         let (slots, buffers) = (layout.slots.len(), other.problem.buffers().len());
         if slots != buffers {
@@ -63,7 +64,7 @@ impl Graph {
                 )));
             };
             let shared = Shared { arena: slot.arena, offset: slot.offset, size: weight.size };
-            // What has no bytes occupies none, its guard included.
+            // A weight of no bytes occupies nothing, not even its guard.
             let guard = if weight.size > 0 { weight.guard } else { 0 };
             for part in [shared, Shared { size: weight.size.saturating_add(guard), ..shared }] {
                 self.check_shared(part).map_err(|e| e.context(format_args!("shared weight {}", text())))?;

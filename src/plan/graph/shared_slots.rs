@@ -1,4 +1,4 @@
-//! Shared weights on their way into a problem.
+//! Lowers shared weights into a problem.
 
 use super::builder::Graph;
 use super::lowered::{Placement, Weight};
@@ -9,12 +9,12 @@ use crate::base::{Error, Result};
 use crate::plan::problem::{Buffer, Interval, Kind, Place, Reserved};
 use std::collections::BTreeMap;
 
-/// Which values are at shared places.
+/// The values at shared places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedSlots {
-    /// By root, its place.
+    /// The place of each shared root.
     roots: BTreeMap<u32, Shared>,
-    /// By shared name, the value that has it, root or view.
+    /// The value, root or view, with each shared name.
     owners: BTreeMap<Box<str>, u32>,
 }
 
@@ -22,10 +22,10 @@ pub(super) struct SharedSlots {
 struct Piece<'g> {
     arena: u32,
     lower: u64,
-    /// Where its guard begins.
+    /// First byte of its guard.
     guard: u64,
     upper: u64,
-    /// The root of this plan that it is the slot of.
+    /// The root in this plan whose slot it is.
     owner: Option<u32>,
     name: Option<&'g str>,
 }
@@ -36,7 +36,7 @@ impl SharedSlots {
         self.roots.get(&root).copied()
     }
 
-    /// What is shared and no value of `graph` has, for plans that share from this one.
+    /// Shared weights without a value in `graph`, for plans that share from this one.
     pub(super) fn unowned(&self, graph: &Graph) -> Vec<Weight> {
         let named = graph.shares.named.iter().filter(|(name, _)| !self.owners.contains_key(*name));
         let named = named.map(|(name, known)| (Some(name.clone()), &known.at, known.guard));
@@ -46,9 +46,9 @@ impl SharedSlots {
             .collect()
     }
 
-    /// Adds what is shared to `problem`: fixed buffers where this plan has the weights, reserved
-    /// ranges elsewhere. Pieces that overlap become one of either, as buffers that are live
-    /// together may not overlap.
+    /// Adds shared weights to `draft`: as fixed buffers where this plan has the weights, as
+    /// reserved ranges elsewhere. Overlapping pieces become one buffer or range, because buffers
+    /// live together may not overlap.
     pub(super) fn add(&self, graph: &Graph, alignments: &[u64], draft: &mut Draft) -> Result<()> {
         for (&root, shared) in &self.roots {
             draft.places[root as usize] = Placement::At(shared.slot());
@@ -75,7 +75,7 @@ impl SharedSlots {
         Ok(())
     }
 
-    /// Adds pieces that are all of the bytes `whole`.
+    /// Adds a group of pieces that together cover the bytes `whole`.
     fn add_group(
         &self,
         graph: &Graph,
@@ -125,7 +125,7 @@ impl SharedSlots {
             pieces.push(piece(&known.at, known.guard.max(own), owner, Some(&**name)));
         }
         pieces.extend(graph.shares.unnamed.iter().map(|(at, &guard)| piece(at, guard, None, None)));
-        // Weights of no bytes take none, and get the place that they were given all the same.
+        // Weights of no bytes take none, but still get their given place.
         pieces.retain(|p| p.guard > p.lower);
         pieces
     }
@@ -135,14 +135,14 @@ impl SharedSlots {
 /// would write there. `pieces` are sorted by arena and offset.
 fn guards_are_clear(pieces: &[Piece<'_>]) -> Result<()> {
     for arena in pieces.chunk_by(|a, b| a.arena == b.arena) {
-        // The piece that ends last, guards left out, of each and those before it.
+        // For each piece, the one that ends last, without guards, among it and those before.
         let mut last: Vec<usize> = Vec::with_capacity(arena.len());
         for (i, p) in arena.iter().enumerate() {
             let before = last.last().copied().unwrap_or(i);
             last.push(if p.guard > arena[before].guard { i } else { before });
         }
         for p in arena.iter().filter(|p| p.upper > p.guard) {
-            // Of those that begin before the guard ends, one that ends behind where it begins is in
+            // A piece that begins before the guard ends, and ends after the guard begins, overlaps
             // it.
             let begun = arena.partition_point(|q| q.lower < p.upper);
             let Some(q) = begun.checked_sub(1).and_then(|i| arena.get(last[i])).filter(|q| q.guard > p.guard) else {
@@ -171,7 +171,7 @@ impl Piece<'_> {
 }
 
 impl Graph {
-    /// The values that have shared names, checked against what is shared.
+    /// Finds the values with shared names, and checks them against the shared weights.
     pub(super) fn shared_slots(&self, roots: &[Bytes], alignments: &[u64]) -> Result<SharedSlots> {
         let mut found = SharedSlots::default();
         if self.shares.named.is_empty() {

@@ -1,4 +1,4 @@
-//! Weights of another plan: where they are, by name.
+//! Weights of another plan, and their places.
 
 use crate::base::{Error, Result};
 use crate::plan::layout::Slot;
@@ -22,16 +22,16 @@ impl Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) at: Shared,
-    /// Bytes behind it that the other plan keeps clear.
+    /// Bytes after it that the other plan keeps clear.
     pub(super) guard: u64,
 }
 
-/// What is shared: in order of name and of place, so that lowering does not depend on the order of
-/// stating, and each once, however often it is stated.
+/// Shared weights, each once however often it was stated. They are in order of name or place, so
+/// that lowering does not depend on the order of statements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     pub(super) named: BTreeMap<Box<str>, Named>,
-    /// Weights without a name, which are only to be kept clear, and the guards behind them.
+    /// Weights without a name, which are only kept clear, and their guards.
     pub(super) unnamed: BTreeMap<Shared, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of values on the way to a problem.
+//! The intermediate state of lowering, from values to a problem.
 
 use super::lowered::Placement;
 use super::uses::Uses;
@@ -6,18 +6,18 @@ use super::views::Bytes;
 use crate::base::Result;
 use crate::plan::problem::{Buffer, BufferId, Interval, Problem, Step};
 
-/// Families on their way to slots, each kept at its root.
+/// Families and slots, each at the index of its root.
 pub(super) struct Slots {
-    /// The root whose slot it is in, and at which offset: itself and 0 unless it took over
+    /// The root whose slot a family is in, and its offset there: itself and 0, unless it took over
     /// another's bytes.
     pub(super) home: Vec<Bytes>,
-    /// What is asked of the last family in a slot, at the slot's root: those before it are dead.
+    /// Uses of the last family in a slot; families before it are dead.
     pub(super) uses: Vec<Uses>,
-    /// The live range of a slot, at its root. `None` if nothing writes or reads it.
+    /// The live range of a slot; `None` if nothing writes or reads it.
     pub(super) ranges: Vec<Option<Interval>>,
-    /// What a slot must be aligned to, at its root.
+    /// The alignment of a slot.
     pub(super) alignments: Vec<u64>,
-    /// Whether an output took the slot over, at its root.
+    /// Whether an output took the slot over.
     pub(super) holds_output: Vec<bool>,
 }
 
@@ -39,9 +39,9 @@ impl Slots {
 pub(super) struct Draft {
     pub(super) problem: Problem,
     pub(super) end: Step,
-    /// By root, where it is.
+    /// The placement of each root.
     pub(super) places: Vec<Placement>,
-    /// By buffer, the value whose slot it is.
+    /// The value whose slot each buffer is.
     pub(super) owners: Vec<u32>,
 }
 

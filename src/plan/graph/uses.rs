@@ -1,4 +1,4 @@
-//! Who writes and reads what, when, and the live ranges that follow.
+//! Reads and writes of each family, and the live ranges that follow.
 
 use super::builder::{Graph, Item};
 use super::order::Schedule;
@@ -7,14 +7,14 @@ use super::views::Bytes;
 use crate::base::{Error, Result};
 use crate::plan::problem::{Interval, Kind, Step};
 
-/// What is asked of a family, kept at its root.
+/// The uses of a family, at the index of its root.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uses {
     /// The first step at which an operation writes it; `Step::MAX` if none does.
     pub(super) first_write: Step,
     /// The first step after the last at which an operation reads or writes it; 0 if none does.
     pub(super) used: Step,
-    /// The first step after the last that it is extended to; 0 for none.
+    /// The first step after the last that it is extended to; 0 if there is none.
     pub(super) held: Step,
     /// Whether it lives to the end.
     pub(super) to_end: bool,
@@ -28,8 +28,8 @@ impl Uses {
     }
 }
 
-/// By value: which value up its chain of views, itself included, an operation produces. Found as
-/// needed.
+/// For each value, the first in its chain of parents, itself included, that an operation produces.
+/// Computed on demand.
 struct Sources(Vec<u32>);
 
 impl Sources {
@@ -62,8 +62,8 @@ impl Sources {
 }
 
 impl Graph {
-    /// What operations and the caller ask of every family. Checks that everything is written before
-    /// it is read, that nothing is used outside of its stated range, and that nothing writes a
+    /// The uses of every family by operations and the caller. Checks that everything is written
+    /// before it is read, that nothing is used outside its stated range, and that nothing writes a
     /// constant.
     pub(super) fn uses(&self, schedule: &Schedule, roots: &[Bytes]) -> Result<Vec<Uses>> {
         let mut uses = vec![Uses::NEVER; self.values.len()];
@@ -105,7 +105,7 @@ impl Graph {
         Ok(uses)
     }
 
-    /// Whether the family of `root` may be live at a step that `v` is extended to.
+    /// Checks that the family of `root` may be live at `step`, which `v` is extended to.
     pub(super) fn check_extension(&self, v: u32, root: u32, step: Step) -> Result<()> {
         let item = &self.values[root as usize];
         if !item.stated || item.live_at(step) {
@@ -134,8 +134,8 @@ impl Graph {
         )))
     }
 
-    /// Writing into a constant is an error. An operation that reads some of the same bytes and
-    /// writes a view of them is a reshape and moves nothing.
+    /// Fails if `op` writes a constant. An operation that reads a member of the family and writes a
+    /// view is a reshape, and moves nothing.
     fn check_constant(&self, roots: &[Bytes], op: u32, v: u32) -> Result<()> {
         let root = roots[v as usize].root;
         if self.values[root as usize].buffer.kind != Kind::Constant {
@@ -153,8 +153,8 @@ impl Graph {
         )))
     }
 
-    /// That `v` of family `root`, the nearest produced value above which is `source`, holds
-    /// something at `step`.
+    /// Checks that `v`, of family `root`, has contents at `step`. `source` is the nearest value up
+    /// its chain of parents that an operation produces.
     fn check_written(
         &self,
         schedule: &Schedule,
@@ -195,8 +195,7 @@ impl Graph {
         }))
     }
 
-    /// The live range of every family, kept at its root, and `None` for those that nothing writes
-    /// or reads.
+    /// The live range of every family, at its root; `None` if nothing writes or reads it.
     pub(super) fn ranges(&self, roots: &[Bytes], uses: &[Uses], end: Step) -> Result<Vec<Option<Interval>>> {
         let mut ranges = vec![None; self.values.len()];
         for (v, item) in self.values.iter().enumerate() {
@@ -237,7 +236,7 @@ impl Graph {
         Ok(ranges)
     }
 
-    /// The error for a family that must be kept and that nothing writes.
+    /// The error for a family that must be kept but that nothing writes.
     fn unwritten(&self, roots: &[Bytes], root: u32) -> Error {
         let is_member = |v: u32| roots[v as usize].root == root;
         let outputs = (0..self.values.len() as u32).filter(|&v| self.values[v as usize].buffer.kind == Kind::Output);

@@ -1,4 +1,4 @@
-//! What a graph is made of: values and operations by number, and what is asked of them.
+//! Values and operations of a graph, by index, and requests about them.
 
 use crate::plan::problem::{Buffer, Kind, Place};
 use std::fmt;
@@ -40,7 +40,7 @@ impl fmt::Display for OpId {
     }
 }
 
-/// An input that may be written over.
+/// An input that `op` may write `output` over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) op: OpId,
@@ -50,14 +50,14 @@ pub(super) struct Candidate {
 
 /// A tensor whose live range follows from the operations that write and read it.
 ///
-/// For one whose range is known, see [`Graph::add_buffer`](super::Graph::add_buffer).
+/// For a known range, see [`Graph::add_buffer`](super::Graph::add_buffer).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Bytes, without the guard.
     pub size: u64,
-    /// Its offset is a multiple of this power of two; 0 for the graph's.
+    /// Its offset is a multiple of this power of two; 0 for the graph's alignment.
     pub alignment: u64,
-    /// Bytes behind it that nothing else may use while it is live.
+    /// Bytes after it that nothing else may use while it is live.
     pub guard: u64,
     /// Where it may go.
     pub place: Place,
@@ -75,7 +75,7 @@ impl Value {
         Value { size, alignment: 1, guard: 0, place: Place::Anywhere, arena: None, kind: Kind::Temporary, name: None }
     }
 
-    /// The buffer that it becomes, not live anywhere yet.
+    /// The buffer that it becomes, not yet live at any step.
     pub(super) fn into_buffer(self) -> Buffer {
         Buffer {
             alignment: self.alignment,
@@ -89,13 +89,13 @@ impl Value {
     }
 }
 
-/// Settings that belong together: [`Graph::apply`](super::Graph::apply).
+/// Settings that belong together: see [`Graph::set_preset`](super::Graph::set_preset).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Preset {
-    /// Only what the run itself needs: parameters, inputs and constants are left out, since they
-    /// are somewhere already. Outputs live to the end, their ancestors only as long as something
-    /// reads them.
+    /// Plans only what the run itself needs: parameters, inputs and constants are left out, because
+    /// they already have memory. Outputs live to the end, and their ancestors only as long as
+    /// something reads them.
     Inference = 0,
     /// A backward pass comes later and reads what the outputs were computed from: no kind is left
     /// out, and all ancestors of outputs live to the end. This can take many times the memory of

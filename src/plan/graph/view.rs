@@ -9,18 +9,18 @@ use crate::plan::problem::{Kind, Place};
 impl Graph {
     /// States that `child` is bytes `[offset, offset + its size)` of `parent`.
     ///
-    /// For a reshape, a cast to a type of the same size, a part of the outermost axis, or one input
-    /// of a concatenation that is written where it ends up. The child gets no slot of its own: it
-    /// is where its parent is, and the root of the whole family lives from the first operation that
-    /// writes any member to the last that reads or writes one. Offsets of views of views add up.
-    /// The child may be the output of an operation: one that reads the parent too is taken for a
-    /// reshape that moves nothing; any other writes those bytes of the root.
+    /// Use it for a reshape, a cast to a type of the same size, a part of the outermost axis, or an
+    /// input of a concatenation that is written in its final place. The child gets no slot of its
+    /// own but lies inside its parent. The root of the family lives from the first operation that
+    /// writes any member to the last that reads or writes one. Offsets of nested views add up. The
+    /// child may be the output of an operation. If that also reads the parent, it counts as a
+    /// reshape that moves nothing; otherwise it writes those bytes of the root.
     ///
-    /// The child is a value that is no view yet and has no range, guard or place of its own.
-    /// Lowering checks what depends on the root, which may become a view itself until then: a child
-    /// of a kind that lives throughout needs a root of the same kind, one that is bound to an arena
-    /// a root that is bound to it too, and its offset in the root is to be a multiple of its
-    /// alignment, unless that was left to the graph. The slot is then aligned for all members.
+    /// The child must not be a view yet, nor have a range, guard or place of its own. The root may
+    /// itself become a view later, so lowering checks what depends on it. A child of a kind that
+    /// lives throughout needs a root of the same kind. A child bound to an arena needs a root bound
+    /// to it. Its offset in the root must be a multiple of its alignment, unless the graph sets
+    /// that. The slot is aligned for all members.
     pub fn view(&mut self, child: ValueId, parent: ValueId, offset: u64) -> Result<()> {
         self.known(child)?;
         self.known(parent)?;
@@ -66,14 +66,14 @@ impl Graph {
             ));
         }
         if self.values[child.index()].aligned_by_graph {
-            // It is where its root is, whatever slots are aligned to.
+            // It lies in its root's slot, whatever the alignment of slots.
             self.values[child.index()].buffer.alignment = 1;
         }
         self.views.link(child.0, parent.0, Bytes { root: top.root, offset: top.offset + offset });
         Ok(())
     }
 
-    /// Checks every view against its root. Returns what the slot of each root must be aligned to.
+    /// Checks every view against its root. Returns the alignment that the slot of each root needs.
     pub(super) fn slot_alignments(&self, roots: &[Bytes]) -> Result<Vec<u64>> {
         let mut alignments: Vec<u64> = self.values.iter().map(|v| v.buffer.alignment).collect();
         for (v, item) in self.values.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Views: values that are bytes of another.
+//! Views: values that are bytes of other values.
 //!
-//! A *family* is a root, which is no view, and everything that is a view of it, directly or not.
-//! One family has one slot, so it lives as one.
+//! A *family* is a root, which is not a view, and all its direct and indirect views. A family has
+//! one slot and one live range.
 
 use super::value::NONE;
 
@@ -10,22 +10,21 @@ use super::value::NONE;
 pub(super) struct Bytes {
     /// The value that has the slot.
     pub(super) root: u32,
-    /// From the root's first byte, bytes.
+    /// Bytes from the root's start.
     pub(super) offset: u64,
 }
 
-/// Who is a view of whom, by value.
+/// The parents, views and roots of values. All lists are by value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Views {
-    /// The parent that was stated, or `NONE`.
+    /// The stated parent, or `NONE`.
     parents: Vec<u32>,
-    /// The view of it that was stated last, or `NONE`.
+    /// The last stated view of this value, or `NONE`.
     children: Vec<u32>,
-    /// The view of the same parent that was stated before it, or `NONE`.
+    /// The view of the same parent stated just before this value, or `NONE`.
     siblings: Vec<u32>,
-    /// A value further up and the offset in it; itself and 0 for a root. Paths are shortened as
-    /// they are walked, so that long chains cost little whatever the order in which they are
-    /// stated.
+    /// A value further up and the offset in it; itself and 0 for a root. Walks shorten paths, so
+    /// that long chains cost little whatever the order of statements.
     links: Vec<Bytes>,
 }
 
@@ -38,7 +37,7 @@ impl Views {
         self.links.push(Bytes { root, offset: 0 });
     }
 
-    /// Makes `child`, a root, a view of `parent`: these bytes of the root that it has.
+    /// Makes `child`, a root, a view of `parent`; `bytes` is its place in the root of `parent`.
     pub(super) fn link(&mut self, child: u32, parent: u32, bytes: Bytes) {
         self.parents[child as usize] = parent;
         self.siblings[child as usize] = std::mem::replace(&mut self.children[parent as usize], child);
@@ -50,7 +49,7 @@ impl Views {
         self.parents[value as usize]
     }
 
-    /// The views of which `value` is the stated parent, last first.
+    /// The views with `value` as their stated parent, last first.
     pub(super) fn of(&self, value: u32) -> impl Iterator<Item = u32> + '_ {
         let or_none = |v: u32| (v != NONE).then_some(v);
         let first = self.children.get(value as usize).copied().and_then(or_none);
@@ -61,7 +60,7 @@ impl Views {
         find(&mut self.links, value)
     }
 
-    /// Root and offset of every value.
+    /// The root and offset of every value.
     pub(super) fn flatten(&self) -> Vec<Bytes> {
         let mut links = self.links.clone();
         for value in 0..links.len() as u32 {

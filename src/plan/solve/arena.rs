@@ -1,4 +1,4 @@
-//! One arena: what is to be in it, and a layout of that.
+//! One arena: its buffers and reserved ranges, and a layout of them.
 
 use super::budget::{Budget, FIRST_STEPS};
 use super::first_fit::{Shape, Shapes};
@@ -8,38 +8,37 @@ use super::options::Effort;
 use super::{bounds, nested};
 use crate::plan::problem::{Buffer, Interval, Place, Problem, Reserved};
 
-/// What is to be in one arena, in bytes.
+/// The contents of one arena, in bytes.
 pub(super) struct Arena<'p> {
     pub(super) problem: &'p Problem,
     /// Its reserved ranges.
     reserved: Vec<&'p Reserved>,
-    /// Everything that occupies bytes: movable buffers, then obstacles. Of
-    /// [`Arena::find_sections`], as are obstacles.
+    /// Movable buffers, then obstacles. [`Arena::find_sections`] fills this and `obstacles`.
     pub(super) shapes: Shapes,
     /// The buffer of each movable shape.
     pub(super) buffers: Vec<u32>,
-    /// Fixed buffers, and where.
+    /// Fixed buffers and their offsets.
     pub(super) fixed: Vec<(u32, u64)>,
-    /// Whether what is not live together may share bytes.
+    /// Whether buffers that are never live together may share bytes.
     pub(super) reuse: bool,
-    /// Fixed buffers and reserved ranges: shape and offset.
+    /// Fixed buffers and reserved ranges: (shape, offset).
     pub(super) obstacles: Vec<(u32, u64)>,
-    /// Where movable shapes would like to be.
+    /// Preferred places of movable shapes: (shape, offset).
     pub(super) preferred: Vec<(u32, u64)>,
-    /// How many sections the live ranges are counted in.
+    /// The number of sections of the live ranges.
     pub(super) sections: usize,
     /// The end of the highest obstacle.
     pub(super) obstructed: u64,
-    /// No layout is smaller.
+    /// A lower bound on the size.
     pub(super) bound: u64,
-    /// Offsets of an earlier layout, to take the order from.
+    /// Offsets of an earlier layout; some greedy orders follow them.
     pub(super) earlier: Option<Vec<u64>>,
 }
 
 /// A layout of an [`Arena`].
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
-    /// By movable shape.
+    /// Offset of each movable shape.
     pub(super) offsets: Vec<u64>,
     /// The end of the highest shape or obstacle.
     pub(super) size: u64,
@@ -48,7 +47,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// Takes another layout if it is smaller; it is not known to be the smallest.
+    /// Takes another layout if it is smaller, and does not mark it optimal.
     pub(super) fn take_smaller(&mut self, size: u64, offsets: Vec<u64>) {
         if size < self.size {
             *self = Placed { offsets, size, optimal: false };
@@ -59,14 +58,14 @@ impl Placed {
 /// How to lay an arena out.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
-    /// A size that is small enough, or 0.
+    /// A size that is small enough; 0 asks for the smallest.
     pub(super) goal: u64,
     pub(super) effort: Effort,
     pub(super) threads: u32,
 }
 
 impl<'p> Arena<'p> {
-    /// Nothing yet.
+    /// An arena without contents.
     pub(super) fn empty(problem: &'p Problem) -> Arena<'p> {
         Arena {
             problem,
@@ -84,8 +83,8 @@ impl<'p> Arena<'p> {
         }
     }
 
-    /// The buffers `ids` and the `reserved` ranges of one arena, as far as that takes no more than
-    /// a few looks at each buffer: until there is a layout, clock and flag do not count.
+    /// An arena of the buffers `ids` and the `reserved` ranges. It looks at each buffer only a few
+    /// times, because clock and flag do not count until there is a layout.
     pub(super) fn new(problem: &'p Problem, reserved: Vec<&'p Reserved>, ids: Vec<u32>) -> Arena<'p> {
         let mut arena = Arena::empty(problem);
         let of = |&i: &u32| &problem.buffers()[i as usize];
@@ -112,14 +111,14 @@ impl<'p> Arena<'p> {
         arena
     }
 
-    /// Makes shapes of the buffers, and sections of the steps; `false` if there was no time for it.
+    /// Turns buffers into shapes and steps into sections; `false` if time ran out.
     pub(super) fn find_sections(&mut self, budget: &mut Budget<'_>) -> bool {
         let problem = self.problem;
         let steps = Steps::new(problem, self.reserved.iter().copied());
         let count = self.buffers.len() + self.fixed.len();
         let mut steps_of = Vec::with_capacity(count);
         self.shapes.shapes.reserve_exact(count);
-        // Their ranges are those of steps for now.
+        // For now, their ranges are in steps.
         let mut push = |shapes: &mut Shapes, size, align, steps: &mut dyn Iterator<Item = (u64, u64)>| {
             let first = steps_of.len() as u32;
             steps_of.extend(steps);
@@ -150,29 +149,30 @@ impl<'p> Arena<'p> {
         true
     }
 
-    /// The next shape cannot move.
+    /// Makes an obstacle of the shape that is pushed next.
     pub(super) fn obstacle(&mut self, offset: u64, size: u64) {
         self.obstacles.push((self.shapes.shapes.len() as u32, offset));
         self.obstructed = self.obstructed.max(offset + size);
     }
 
-    /// Whether there is no more time, and so much to do that it may not be done all the same.
+    /// Whether time is over and more than [`FIRST_STEPS`] shapes can move: fewer are laid out all
+    /// the same.
     pub(super) fn is_late(&self, budget: &mut Budget<'_>) -> bool {
         self.movable() as u64 > FIRST_STEPS && budget.is_late()
     }
 
-    /// First step and end of a movable shape, gaps included: some greedy orders go by them.
+    /// First step and end of a movable shape, gaps included. Some greedy orders use them.
     pub(super) fn life(&self, i: usize) -> (u64, u64) {
         let buffer = &self.problem.buffers()[self.buffers[i] as usize];
         (buffer.lower, buffer.upper)
     }
 
-    /// No layout: all others are smaller.
+    /// A placeholder that any real layout beats.
     pub(super) fn none(&self) -> Placed {
         Placed { offsets: vec![0; self.movable()], size: u64::MAX, optimal: false }
     }
 
-    /// The quickest layout there is.
+    /// A layout by the quickest method, [`nested::place`].
     pub(super) fn at_once(&self) -> Placed {
         let thing = |&i: &u32| {
             let buffer = &self.problem.buffers()[i as usize];
@@ -184,12 +184,12 @@ impl<'p> Arena<'p> {
         Placed { offsets, size, optimal: size <= self.bound }
     }
 
-    /// How many shapes can move.
+    /// The number of movable shapes.
     pub(super) fn movable(&self) -> usize {
         self.buffers.len()
     }
 
-    /// The end of the highest shape at these offsets, or obstacle.
+    /// The highest end of the shapes at these offsets, or of an obstacle.
     pub(super) fn size(&self, offsets: &[u64]) -> u64 {
         let buffers = self.problem.buffers();
         let ends = offsets.iter().zip(&self.buffers).map(|(at, &i)| at + buffers[i as usize].extent());
@@ -202,8 +202,7 @@ impl<'p> Arena<'p> {
     }
 }
 
-/// By arena, the reserved ranges that are in the way of anything: gone through once, however many
-/// arenas there are.
+/// By arena, the reserved ranges that block anything, found in one pass.
 pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
     let mut by_arena = vec![Vec::new(); problem.arenas().len()];
     for range in problem.reserved().iter().filter(|r| r.blocks()) {
@@ -212,21 +211,21 @@ pub(super) fn reserved(problem: &Problem) -> Vec<Vec<&Reserved>> {
     by_arena
 }
 
-/// The ranges of steps at which things are in the way of one another.
+/// The ranges of steps at which things exclude one another.
 ///
-/// Without reuse all buffers are in one another's way, but reserved ranges only in that of what is
-/// live with them. So only the stretches of steps between which a reserved range begins or ends
-/// tell steps apart, and after these comes one that all buffers have in common. Stretches are
-/// counted, as there may be no step after the last.
+/// Without reuse, all buffers exclude one another, but a reserved range excludes only buffers live
+/// during it. So the starts and ends of reserved ranges divide the steps into stretches, and all
+/// buffers share an extra stretch after these. Stretches have their own numbers, as there may be no
+/// step after the last.
 pub(super) enum Steps {
-    /// As they are.
+    /// The steps as they are.
     Live,
-    /// Stretches, one more than these steps, each of which begins one; and one for all buffers.
+    /// Stretches divided at these steps, then one for all buffers.
     Unshared(Vec<u64>),
 }
 
 impl Steps {
-    /// For what is laid out around these reserved ranges.
+    /// The steps of a layout around these reserved ranges.
     pub(super) fn new<'p>(problem: &Problem, reserved: impl Iterator<Item = &'p Reserved>) -> Steps {
         if problem.reuse() {
             return Steps::Live;
@@ -242,19 +241,19 @@ impl Steps {
             Steps::Live => None,
             Steps::Unshared(borders) => Some((borders.len() as u64 + 1, borders.len() as u64 + 2)),
         };
-        // Where nothing is reserved, the step for all is enough.
+        // With nothing reserved, the stretch for all buffers is enough.
         let lives = !matches!(self, Steps::Unshared(borders) if borders.is_empty());
         let mut end = 0;
         let of_life = move |live: Interval| {
             let (from, to) = self.of_range(live);
-            // What a gap parts may be in one stretch.
+            // Live ranges on either side of a gap may touch the same stretch.
             let from = from.max(std::mem::replace(&mut end, to));
             (from < to).then_some((from, to))
         };
         buffer.live().filter(move |_| lives).filter_map(of_life).chain(all)
     }
 
-    /// Of steps in which something is live or reserved.
+    /// The range for `range`, a non-empty range of live or reserved steps.
     pub(super) fn of_range(&self, range: Interval) -> (u64, u64) {
         match self {
             Steps::Live => (range.lower, range.upper),
@@ -266,8 +265,8 @@ impl Steps {
     }
 }
 
-/// What the offset of a buffer is a multiple of: the least common multiple of its alignment, a
-/// power of two, and the unit. The problem's check has seen to it that it fits.
+/// The stride of a buffer's offset: the least common multiple of its alignment, a power of two, and
+/// the unit. `check` ensures that it fits.
 pub(super) fn stride(alignment: u64, unit: u64) -> u64 {
     (alignment >> unit.trailing_zeros().min(alignment.trailing_zeros())) * unit
 }

@@ -1,9 +1,9 @@
 //! Which arena each buffer goes to.
 //!
-//! A buffer bound to none goes to the first arena, in order of adding, in which the greedy order by
-//! size finds room for it; what is bound to an arena has the first claim on it. Finding that out
-//! compares every buffer with every other, so many are divided by [`super::divide`]. Where no arena
-//! had room for something, [`super::spread`] looks for another division.
+//! Bound buffers have the first claim on their arena. A free buffer goes to the first arena, in
+//! order of adding, in which the greedy order by size finds room. This compares every buffer with
+//! every other, so [`super::divide`] divides large numbers of buffers. When some buffer fits no
+//! arena, [`super::spread`] looks for another division.
 
 use super::budget::{Budget, FIRST_STEPS};
 use super::divide::divide;
@@ -13,12 +13,12 @@ use super::options::{Effort, SolveOptions};
 use super::spread;
 use crate::plan::problem::{Place, Problem};
 
-/// Most buffers that are compared with one another.
+/// Most buffers compared with one another.
 const MOST_COMPARED: usize = 4_000;
 
-/// For each of `ids`, its arena. Buffers for which there is no room anywhere go to the last arena,
-/// whose size then says what is missing. `None` when a fixed buffer is in the way of others in
-/// every arena: another division may do.
+/// For each of `ids`, its arena. Buffers that fit nowhere go to the last arena, whose size then
+/// shows how much is missing. `None` when a fixed buffer collides with others in every arena;
+/// another division may work.
 pub(super) fn assign(
     problem: &Problem,
     ids: &[u32],
@@ -39,7 +39,7 @@ pub(super) fn assign(
     Some(spread::search(&task, &assigned, options, budget).unwrap_or(assigned))
 }
 
-/// For each buffer the first arena in which the greedy order finds room.
+/// Assigns each buffer to the first arena in which the greedy order finds room.
 fn first_with_room(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
     let (arenas, ids) = (task.problem.arenas(), task.ids);
     let mut fits: Vec<FirstFit<'_>> = (0..arenas.len()).map(|_| FirstFit::new(&task.shapes)).collect();
@@ -48,8 +48,7 @@ fn first_with_room(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned>
     }
     let mut clock = budget.after(FIRST_STEPS);
     let last = arenas.len() - 1;
-    // Without time to look for room, what has no arena yet goes to one that has room for
-    // everything.
+    // When time is over, the remaining buffers go to an arena with room for everything.
     let roomy = arenas.iter().position(|a| a.capacity.is_none()).unwrap_or(last);
     let mut assigned = Assigned { homes: vec![roomy as u32; ids.len()], offsets: vec![None; ids.len()] };
     for &k in &task.order {

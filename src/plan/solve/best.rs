@@ -1,4 +1,4 @@
-//! The smallest layout of a part that has been found.
+//! The smallest layout found for a part.
 
 use super::instance::Instance;
 
@@ -6,14 +6,14 @@ use super::instance::Instance;
 pub(super) struct Best {
     pub(super) size: u64,
     pub(super) offsets: Vec<u64>,
-    /// No layout is smaller than this: proved.
+    /// A proved lower bound on the size of any layout.
     pub(super) bound: u64,
-    /// Room for the next layout: as many offsets.
+    /// Room for the next layout's offsets.
     pub(super) scratch: Vec<u64>,
 }
 
 impl Best {
-    /// None yet.
+    /// No layout yet.
     pub(super) fn none(instance: &Instance) -> Best {
         let n = instance.items.len();
         Best { size: u64::MAX, offsets: vec![0; n], bound: instance.bound(), scratch: vec![0; n] }

@@ -1,8 +1,8 @@
-//! What cannot move, as the searches see it: obstacles over sections, and per section the heights
-//! that they take.
+//! Immovable memory as the searches see it: obstacles over sections, and the heights they take in
+//! each section.
 
-/// A range of heights that nothing else may use in some sections. One without height is a border:
-/// nothing lies across it.
+/// A range of heights that nothing else may use in some sections. An obstacle of height 0 is a
+/// border: nothing lies across it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Obstacle {
     /// First section covered.
@@ -22,11 +22,11 @@ pub(super) struct Block {
     pub(super) end: u64,
 }
 
-/// Per section, what is taken above its floor: from the bottom up, apart from one another.
+/// The blocks above the floor of each section, in rising order and not touching.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
-    /// Per section, where its blocks begin in `all`, and where the last ones end; empty when
-    /// nothing is in the way.
+    /// The index in `all` of each section's first block, then the end of `all`. Empty when there
+    /// are no obstacles.
     first: Vec<u32>,
     all: Vec<Block>,
 }
@@ -49,7 +49,7 @@ impl Blocks {
             let first = blocks.all.len();
             mine.sort_unstable_by_key(|b| (b.bottom, b.end));
             for block in mine {
-                // What touches is one block; of a border, only one that is in another block is.
+                // Touching blocks merge, borders included.
                 match blocks.all[first..].last_mut() {
                     _ if block.bottom <= *floor => *floor = block.end.max(*floor),
                     Some(below) if block.bottom <= below.end => below.end = block.end.max(below.end),
@@ -71,7 +71,7 @@ impl Blocks {
         self.first.get(k).copied().unwrap_or(0)
     }
 
-    /// Those of section `k` from number `next` on.
+    /// The blocks of section `k` from number `next` on.
     #[inline]
     pub(super) fn from(&self, k: usize, next: u32) -> &[Block] {
         match self.first.get(k + 1) {
@@ -80,13 +80,13 @@ impl Blocks {
         }
     }
 
-    /// What is taken in section `k` from block `next` on.
+    /// The total height of the blocks of section `k` from number `next` on.
     pub(super) fn bytes(&self, k: usize, next: u32) -> u64 {
         self.from(k, next).iter().map(|b| b.end - b.bottom).sum()
     }
 
-    /// Where a section comes to stand that is filled, or left empty, up to `height`: the height
-    /// above all blocks that this reaches, the next block, and how much of the way blocks take.
+    /// Fills section `k`, or leaves it empty, up to `height`. Returns the new floor above all
+    /// blocks reached, the next block, and the total height of the blocks passed.
     #[inline]
     pub(super) fn climb(&self, k: usize, next: u32, height: u64) -> (u64, u32, u64) {
         let (mut floor, mut at, mut taken) = (height, next, 0);
@@ -102,33 +102,32 @@ impl Blocks {
     }
 }
 
-/// Which obstacle is the lowest above a stretch of sections, asked at heights that only rise: for
-/// [`super::skyline`].
+/// Finds the lowest obstacle above a stretch of sections, for [`super::skyline`]. Between restarts,
+/// the heights asked for may only rise.
 ///
-/// An obstacle above a stretch begins in it, or covers its first section. A tree over the parts
-/// into which the ends of obstacles divide the sections answers both: at each node the obstacles
-/// that begin below it, and those that cover all of it and not all of its parent.
+/// An obstacle above a stretch either begins in it or covers its first section. The ends of
+/// obstacles divide the sections into parts, and a tree over the parts finds both kinds: each node
+/// has the obstacles that begin below it, and those that cover all of it but not all of its parent.
 pub(super) struct Ceilings<'a> {
     obstacles: &'a [Obstacle],
-    /// The sections at which parts begin, but for the first.
+    /// The sections at which parts begin, except the first part.
     ends: Vec<u32>,
     leaves: usize,
     begin: Rising,
     cover: Rising,
 }
 
-/// By node of a tree, obstacles by rising bottom, and how many of them lie below where anybody
-/// still asks.
+/// By node of a tree, obstacles by rising bottom, and a cursor past those too low to matter.
 struct Rising {
-    /// By node, where its obstacles begin in `all`; and the end.
+    /// By node, the index in `all` of its first obstacle; then the end of `all`.
     first: Vec<u32>,
     all: Vec<u32>,
-    /// By node, the first in `all` that is still asked for.
+    /// By node, the index in `all` of the first obstacle that still matters.
     next: Vec<u32>,
 }
 
 impl Rising {
-    /// `entries` calls its argument with node and obstacle, the lowest obstacles first.
+    /// `entries` calls its argument with each (node, obstacle), lowest obstacles first.
     fn new(nodes: usize, entries: impl Fn(&mut dyn FnMut(usize, u32))) -> Rising {
         let mut first = vec![0; nodes + 1];
         entries(&mut |k, _| first[k + 1] += 1);
@@ -148,8 +147,8 @@ impl Rising {
     fn lowest(&mut self, k: usize, obstacles: &[Obstacle], height: u64) -> Option<u32> {
         while self.next[k] < self.first[k + 1] {
             let o = self.all[self.next[k] as usize];
-            // Of two that overlap, the upper one may begin below the height that the lower one led
-            // to.
+            // When two obstacles overlap, passing the lower one may lead above the bottom of the
+            // upper one.
             if obstacles[o as usize].end > height {
                 return Some(o);
             }
@@ -216,12 +215,12 @@ impl<'a> Ceilings<'a> {
     }
 }
 
-/// The part in which a section is.
+/// The part that contains a section.
 fn part_of(ends: &[u32], section: u32) -> u32 {
     ends.partition_point(|&end| end <= section) as u32
 }
 
-/// The nodes of a tree with so many leaves that together are over `[from, to)`.
+/// Calls `each` with the nodes that together cover `[from, to)` in a tree of `leaves` leaves.
 fn each_node(leaves: usize, from: u32, to: u32, mut each: impl FnMut(usize)) {
     let (mut from, mut to) = (from as usize + leaves, to as usize + leaves);
     while from < to {
@@ -288,7 +287,7 @@ mod tests {
         low <= at && at + item.size <= high && instance.obstacles.iter().all(clear) && placed.iter().all(apart)
     }
 
-    /// The smallest top of all orders, each item at the lowest offset that is free.
+    /// The smallest top over all orders, with each item at the lowest free offset.
     fn smallest(instance: &Instance, placed: &mut Vec<(usize, u64)>) -> u64 {
         let mut best = u64::MAX;
         let mut all = true;

@@ -1,10 +1,11 @@
-//! Lower bounds that sums give: what is live at one step, and what cannot move.
+//! Lower bounds from sums: the bytes live at one step, and the ends of immovable ranges.
 
 use crate::plan::covered::covered;
 use crate::plan::problem::{Buffer, Place, Problem, Reserved, Step};
 
-/// Bytes that any layout of `buffers` in one arena needs: the largest live sum, its `reserved`
-/// ranges included; the end of whatever is fixed; without reuse everything side by side.
+/// Bytes that any layout of `buffers` in one arena needs: the largest of the most bytes live at one
+/// step, with `reserved` ranges; the highest fixed or reserved end; and, without reuse, the sum of
+/// all extents.
 pub(super) fn of_arena<'a>(
     problem: &Problem,
     reserved: &[&Reserved],
@@ -16,8 +17,8 @@ pub(super) fn of_arena<'a>(
     peak(buffers, &all, covered(reserved)).max(ends).max(all.fixed).max(unshared)
 }
 
-/// What each arena needs for those of `buffers` that are bound to it, and what all need together,
-/// whatever arenas the others are in. `reserved` is by arena.
+/// Bytes that each arena needs for the `buffers` bound to it, and that all need together wherever
+/// free buffers go. `reserved` is by arena.
 pub(super) fn of_all<'a>(
     problem: &Problem,
     reserved: &[Vec<&Reserved>],
@@ -37,12 +38,12 @@ pub(super) fn of_all<'a>(
     (by_arena, all)
 }
 
-/// What one look at each buffer says.
+/// What one pass over the buffers tells.
 struct Extremes {
     count: u64,
     first: Step,
     last: Step,
-    /// The end of the highest fixed one.
+    /// The highest end of a fixed buffer.
     fixed: u64,
 }
 
@@ -61,8 +62,8 @@ impl Extremes {
     }
 }
 
-/// The largest sum of live buffers and reserved bytes at one step. `covered` says when these
-/// change: ranges of one arena may overlap and count once, those of two do not.
+/// The largest sum of live buffers and reserved bytes at one step. `covered` lists the changes in
+/// reserved bytes; ranges that overlap in one arena count once, those of two arenas twice.
 fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, covered: Vec<(Step, bool, u64)>) -> u64 {
     let steps = || covered.iter().map(|change| change.0);
     let range = (steps().fold(all.first, Step::min), steps().fold(all.last, Step::max));
@@ -84,25 +85,25 @@ fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, c
 /// Most stretches that [`most_live`] looks at: their sums take 8 MB.
 const MOST_STRETCHES: u64 = 1 << 19;
 
-/// Called with each change: (step, whether bytes come, how many).
+/// A callback for each change: (step, whether bytes come, how many).
 type Each<'a> = &'a mut dyn FnMut(Step, bool, u64);
 
-/// The most bytes that are live at one step of a range, in which there are about `count` changes,
-/// in any order. Of one step what goes is before what comes.
+/// The most bytes live at one step of a range. `changes` reports about `count` changes in any
+/// order. Within a step, bytes go before others come.
 ///
-/// Nothing is sorted but for what may matter: sums over stretches of equally many steps say where
-/// that is.
+/// Sums over stretches of equal length show which stretches may hold the maximum, and only their
+/// changes are sorted.
 fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)) -> u64 {
     let span = last.saturating_sub(first);
     let length = u64::BITS - (span / (count + 1).min(MOST_STRETCHES)).leading_zeros();
     let stretch = |step: Step| ((step - first) >> length) as usize;
-    // By stretch, what comes in it and what goes.
+    // By stretch, the bytes that come and the bytes that go.
     let mut sums = vec![(0u64, 0u64); (span >> length) as usize + 1];
     changes(&mut |step, comes, bytes| {
         let (coming, going) = &mut sums[stretch(step)];
         *if comes { coming } else { going } += bytes;
     });
-    // What is live at the last step of each is known: no less is the most.
+    // The maximum is at least the largest sum at the end of a stretch.
     let (mut live, mut most) = (0, 0);
     for (coming, going) in &sums {
         live = live + coming - going;
@@ -111,8 +112,8 @@ fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)
     if length == 0 {
         return most;
     }
-    // Within a stretch there may be more only if all that comes, before anything goes, is more.
-    // What came gives way to what is live before the stretch.
+    // A stretch can exceed this only if it would with all its arrivals before any departure. The
+    // arrivals in `sums` are then replaced by the live bytes before the stretch.
     let mut open = vec![false; sums.len()];
     live = 0;
     for ((coming, going), open) in sums.iter_mut().zip(&mut open) {

@@ -1,5 +1,5 @@
-//! How long a search may go on: steps, so that the result does not depend on the machine; and a
-//! clock and a flag, for callers that cannot wait.
+//! How long a search may go on. Counting steps keeps the result independent of the machine; a clock
+//! and a flag serve callers that cannot wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,8 +7,8 @@ use std::time::Instant;
 /// Steps between two looks at the clock and the flag: some tens of microseconds.
 const LOOK_EVERY: u64 = 64;
 
-/// Steps of the first greedy order before clock and flag count, a few milliseconds: up to so many
-/// items are laid out in order even when there is no time at all.
+/// Steps of the first greedy order before clock and flag count, a few milliseconds: this many items
+/// are laid out in order even with no time at all.
 pub(super) const FIRST_STEPS: u64 = 4_096;
 
 /// What is left of the effort. One step is one node of the search or the placement of one buffer,
@@ -30,7 +30,7 @@ impl<'a> Budget<'a> {
         budget
     }
 
-    /// Takes `steps`; whether there is something left to go on with.
+    /// Takes `steps`; returns whether any are left.
     #[inline]
     pub(super) fn take(&mut self, steps: u64) -> bool {
         self.left = self.left.saturating_sub(steps);
@@ -42,34 +42,33 @@ impl<'a> Budget<'a> {
         self.left > 0
     }
 
-    /// Whether the clock ends it, rather than a number of steps.
+    /// Whether a deadline ends the search, rather than a number of steps.
     pub(super) fn is_timed(&self) -> bool {
         self.deadline.is_some()
     }
 
-    /// Looks at clock and flag: whether one of them has ended it.
+    /// Looks at clock and flag; returns whether either has ended the search.
     pub(super) fn is_late(&mut self) -> bool {
         self.look();
         self.interrupted
     }
 
-    /// Whether nothing is left.
+    /// Whether no steps are left.
     pub(super) fn spent(&self) -> bool {
         self.left == 0
     }
 
-    /// All the steps one could want, and the same clock and flag.
+    /// A budget with unlimited steps and the same clock and flag.
     pub(super) fn without_count(&self) -> Budget<'a> {
         Budget::new(u64::MAX, self.deadline, self.cancel)
     }
 
-    /// So many steps that do not count here, and the same clock and flag.
+    /// A budget of `steps` that do not count here, with the same clock and flag.
     pub(super) fn apart(&self, steps: u64) -> Budget<'a> {
         Budget::new(steps, self.deadline, self.cancel)
     }
 
-    /// The same clock and flag, first looked at by the step after so many: those are taken whatever
-    /// they say.
+    /// A budget with unlimited steps that ignores clock and flag for the first `steps` of them.
     pub(super) fn after(&self, steps: u64) -> Budget<'a> {
         Budget { left: u64::MAX, taken: 0, until_look: steps.saturating_add(1), interrupted: false, ..*self }
     }
@@ -79,20 +78,20 @@ impl<'a> Budget<'a> {
         self.taken
     }
 
-    /// The same limits for another thread, with all the steps that are left: threads take theirs at
-    /// the same time.
+    /// A budget for another thread, with the same limits and all the steps left: threads take steps
+    /// at the same time.
     pub(super) fn share(&self) -> Budget<'a> {
         Budget::new(self.left, self.deadline, self.cancel)
     }
 
-    /// The same flag, with one in `share` of the steps and of the time that are left.
+    /// A budget with the same flag and one `share`-th of the remaining steps and time.
     pub(super) fn part(&self, share: u32) -> Budget<'a> {
         let now = Instant::now();
         let deadline = self.deadline.map(|d| now + d.saturating_duration_since(now) / share);
         Budget::new(self.left / u64::from(share), deadline, self.cancel)
     }
 
-    /// Counts the steps that shares took, and whether one was interrupted.
+    /// Takes the steps used by shares, and stops this budget if one was interrupted.
     pub(super) fn join(&mut self, steps: u64, interrupted: bool) {
         self.take(steps);
         if interrupted {
@@ -101,13 +100,14 @@ impl<'a> Budget<'a> {
         }
     }
 
-    /// Counts what a [`Budget::part`] took. That its own time is over says nothing about the whole.
+    /// Takes the steps used by a [`Budget::part`]. The end of the part's time does not end the
+    /// whole.
     pub(super) fn join_part(&mut self, part: &Budget<'_>) {
         self.take(part.taken);
         self.look();
     }
 
-    /// Whether clock or flag ended it, so that another run of the same problem may go further.
+    /// Whether clock or flag ended the search. Another run of the same problem may then go further.
     pub(super) fn interrupted(&self) -> bool {
         self.interrupted
     }
@@ -129,19 +129,19 @@ pub(super) mod tests {
     use std::cell::Cell;
 
     thread_local! {
-        /// How often this thread has looked, and at which look time is over.
+        /// This thread's count of looks, and the look at which time is over.
         static LOOKS: Cell<(u64, u64)> = const { Cell::new((0, u64::MAX)) };
     }
 
-    /// Counts a look: whether time is over.
+    /// Counts a look; returns whether time is over.
     pub(super) fn is_over() -> bool {
         let (looks, last) = LOOKS.get();
         LOOKS.set((looks + 1, last));
         looks >= last
     }
 
-    /// Lets time be over after so many looks of this thread, while `work` is done: how often it
-    /// looked, and what came of it.
+    /// Runs `work` with time over after this many `looks` of this thread. Returns the number of
+    /// looks taken and the result.
     pub(in super::super) fn over_after<T>(looks: u64, work: impl FnOnce() -> T) -> (u64, T) {
         LOOKS.set((0, looks));
         let done = work();

@@ -1,4 +1,4 @@
-//! What makes a problem contradict itself, said before anything is searched.
+//! Finds contradictions in a problem before any search.
 
 use super::arena::stride;
 use super::taken::Taken;
@@ -6,22 +6,22 @@ use crate::base::{Error, Result};
 use crate::plan::problem::{Buffer, BufferId, Interval, Place, Problem, Reserved, Step, MAX_BYTES};
 use std::collections::BTreeMap;
 
-/// Checks that everything adds up and that fixed buffers can be where they must be.
+/// Checks that sums stay in range and that fixed buffers can be at their offsets.
 pub(super) fn check(problem: &Problem) -> Result<()> {
-    // One look at each buffer, if none is fixed: of millions each look takes a twentieth of a
-    // second.
+    // One pass suffices if no buffer is fixed: a pass over millions of buffers takes a twentieth of
+    // a second.
     if sums(problem)? {
         places(problem)?;
     }
     Ok(())
 }
 
-/// The largest offset that any layout can come to must stay countable: everything that moves, above
-/// everything that does not. Whether any buffer is fixed.
+/// Checks that everything movable above everything immovable stays within [`MAX_BYTES`]. Returns
+/// whether any buffer is fixed.
 fn sums(problem: &Problem) -> Result<bool> {
     let most = u128::from(MAX_BYTES);
     let end = |r: &&Reserved| r.offset + r.size;
-    // What cannot move and ends highest: its end, and the buffer or reserved range that it is.
+    // The highest end of anything immovable, and the buffer or reserved range that it belongs to.
     let mut highest = problem.reserved().iter().filter(|r| r.blocks()).max_by_key(end).map(|r| (end(&r), Err(r)));
     let (mut sum, mut movable, mut any_fixed) = (0u128, 0u128, false);
     for (id, buffer) in (0u32..).zip(problem.buffers()) {
@@ -29,7 +29,7 @@ fn sums(problem: &Problem) -> Result<bool> {
             continue;
         }
         let unit = problem.unit();
-        // As arena::stride, which it may be too large for.
+        // As arena::stride, but in 128 bits, because the result may not fit in 64.
         let factor = buffer.alignment >> unit.trailing_zeros().min(buffer.alignment.trailing_zeros());
         let stride = u128::from(factor) * u128::from(unit);
         if 2 * stride > most {
@@ -44,7 +44,7 @@ fn sums(problem: &Problem) -> Result<bool> {
         if !buffer.occupies() {
             continue;
         }
-        // Each may have to be rounded up to its stride, twice in a layout that is turned over.
+        // Each buffer may be rounded up to its stride, twice if the layout is turned over.
         let bytes = u128::from(buffer.extent()) + 2 * (stride - 1);
         sum += bytes;
         match buffer.place {
@@ -76,7 +76,7 @@ fn sums(problem: &Problem) -> Result<bool> {
     }
 }
 
-/// Two buffers fixed where they share a byte at some step: no layout has both.
+/// Two fixed buffers that share a byte at some step, so that no layout exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clash {
     /// The buffers, in order of adding.
@@ -85,12 +85,12 @@ pub struct Clash {
     pub step: Step,
 }
 
-/// The arena in which a buffer is for certain.
+/// The arena that a buffer must be in, if there is only one choice.
 fn home(problem: &Problem, buffer: &Buffer) -> Option<u32> {
     buffer.arena.or((problem.arenas().len() == 1).then_some(0))
 }
 
-/// Fixed buffers that take bytes: where, and which.
+/// Fixed buffers that take bytes: (offset, end, index, buffer).
 fn fixed(problem: &Problem) -> impl Iterator<Item = (u64, u64, u32, &Buffer)> {
     let taking = |b: &Buffer| b.occupies() && !problem.left_out().contains(b.kind);
     (0u32..).zip(problem.buffers()).filter_map(move |(id, b)| match b.place {
@@ -99,7 +99,7 @@ fn fixed(problem: &Problem) -> impl Iterator<Item = (u64, u64, u32, &Buffer)> {
     })
 }
 
-/// Fixed buffers must be on the unit, and apart from one another and from reserved ranges.
+/// Checks that fixed buffers are on the unit, and overlap neither one another nor reserved ranges.
 fn places(problem: &Problem) -> Result<()> {
     for (id, buffer) in (0u32..).zip(problem.buffers()) {
         let Place::Fixed(at) = buffer.place else { continue };
@@ -136,8 +136,8 @@ fn places(problem: &Problem) -> Result<()> {
     )))
 }
 
-/// A fixed buffer and a reserved range of its arena that share a byte at some step, if there are:
-/// one sweep over the steps.
+/// A fixed buffer and a reserved range of its arena that share a byte at some step, if any. It
+/// sweeps once over the steps.
 fn trespass(problem: &Problem) -> Option<(u32, &Reserved)> {
     let end = |r: &Reserved| r.offset + r.size;
     let mut reserved: Vec<_> =
@@ -175,9 +175,9 @@ fn trespass(problem: &Problem) -> Option<(u32, &Reserved)> {
     None
 }
 
-/// Two fixed buffers of one arena that share a byte while both are live, if there are: one sweep
-/// over the steps, with what is live in order of offset. What is bound to none of several arenas
-/// may still go where it is in nobody's way.
+/// Two fixed buffers of one arena that share a byte while both are live, if any. It sweeps once
+/// over the steps, with live buffers in order of offset. With several arenas, it skips unbound
+/// buffers, which may still find an arena without a clash.
 pub fn clash(problem: &Problem) -> Option<Clash> {
     // (step, whether it begins, arena, first byte, end, buffer): at equal steps ends come first.
     let mut events: Vec<(Step, bool, u32, u64, u64, u32)> = Vec::new();
@@ -208,7 +208,7 @@ pub fn clash(problem: &Problem) -> Option<Clash> {
     None
 }
 
-/// A buffer for messages.
+/// A buffer's name for messages.
 fn named(id: u32, buffer: &Buffer) -> String {
     match &buffer.name {
         Some(name) => format!("buffer {id} ({name})"),

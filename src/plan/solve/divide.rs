@@ -1,9 +1,9 @@
-//! Which arena each of many buffers goes to, without comparing all with all.
+//! Assigns many buffers to arenas without comparing every pair.
 //!
-//! Arena by arena: what is bound to it, then what fits by sums, larger buffers first: at no step is
-//! more live than the capacity. Sums promise more than a layout can keep, so the arena is laid out
-//! by the greedy orders, and what comes to lie above its capacity goes on to the next. An arena
-//! without a capacity takes all the rest.
+//! Arenas are filled in turn. Each takes the buffers bound to it, then, largest first, those that
+//! fit by sums: the bytes live at any step stay within the capacity. A layout may need more than
+//! the sums, so the greedy orders lay the arena out, and buffers that end above its capacity go on
+//! to the next arena. An arena without a capacity takes all the rest.
 
 use super::arena;
 use super::arena::Arena;
@@ -14,7 +14,7 @@ use super::loads::Loads;
 use super::options::Effort;
 use crate::plan::problem::Place;
 
-/// As [`super::assign::assign`].
+/// [`super::assign::assign`] for many buffers.
 pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
     let arenas = task.problem.arenas();
     let mut assigned = Assigned { homes: vec![0; task.ids.len()], offsets: vec![None; task.ids.len()] };
@@ -60,8 +60,8 @@ pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigne
     Some(assigned)
 }
 
-/// Those of `fixed` that are bound to no arena and in nobody's way in this one. `claims` are bound
-/// to it.
+/// Takes from `fixed`, which are bound to no arena, the buffers that fit in this one. `claims` are
+/// bound to it.
 fn take_fixed(task: &Task<'_>, index: usize, claims: &[u32], fixed: &mut Vec<u32>) -> Vec<u32> {
     let mut taken = Vec::new();
     if fixed.is_empty() {
@@ -89,7 +89,7 @@ fn take_fixed(task: &Task<'_>, index: usize, claims: &[u32], fixed: &mut Vec<u32
     taken
 }
 
-/// Those of `free` for which there is room by sums, beside `claims`.
+/// Takes from `free` the buffers that fit beside `claims` by sums.
 fn take_free(task: &Task<'_>, index: usize, claims: &[u32], capacity: u64, free: &mut Vec<u32>) -> Vec<u32> {
     let mut loads = Loads::new(task.sections);
     let add = |loads: &mut Loads, shape: u32| {
@@ -115,7 +115,7 @@ fn take_free(task: &Task<'_>, index: usize, claims: &[u32], capacity: u64, free:
     taken
 }
 
-/// Lays out what is to be in one arena, and notes the offsets.
+/// Lays out one arena, and records the offsets.
 fn lay_out(
     task: &Task<'_>,
     index: usize,
@@ -128,7 +128,7 @@ fn lay_out(
     mine.sort_unstable();
     let ids: Vec<u32> = mine.iter().map(|&k| task.ids[k as usize]).collect();
     let mut arena = Arena::new(task.problem, task.reserved[index].clone(), ids);
-    // A wish may wait until it is known who is there.
+    // Preferred offsets wait until the arena's buffers are known.
     arena.preferred.clear();
     let mut greedy = budget.without_count();
     let how = arena::Task { goal: capacity, effort: Effort::Fast, threads: 1 };

@@ -1,4 +1,4 @@
-//! A division of the buffers among the arenas, and what has to be divided.
+//! A division of buffers among arenas, and the input to it.
 
 use super::arena::{reserved, stride, Steps};
 use super::first_fit::Shapes;
@@ -6,17 +6,17 @@ use super::instance::sections;
 use crate::plan::problem::{Buffer, Place, Problem, Reserved};
 use std::cmp::Reverse;
 
-/// Who goes where.
+/// A division: an arena for each buffer.
 pub(super) struct Assigned {
-    /// By position in the list of ids, the arena.
+    /// The arena of each buffer, by position in the list of ids.
     pub(super) homes: Vec<u32>,
-    /// By position, the offset at which there was room; `None` where that was not found out. Those
-    /// of one arena, if they are all there, are a layout of it.
+    /// The offset found for each buffer, by position; `None` where none was found. If all offsets
+    /// of an arena are known, they are a layout of it.
     pub(super) offsets: Vec<Option<u64>>,
 }
 
 impl Assigned {
-    /// By arena, its buffers, and a layout of the movable ones if there is one.
+    /// The buffers of each arena, and a layout of its movable ones if known.
     pub(super) fn by_arena(self, problem: &Problem, ids: &[u32]) -> Vec<(Vec<u32>, Option<Vec<u64>>)> {
         let mut arenas = vec![(Vec::new(), Some(Vec::new())); problem.arenas().len()];
         for ((&i, home), offset) in ids.iter().zip(self.homes).zip(self.offsets) {
@@ -32,28 +32,28 @@ impl Assigned {
     }
 }
 
-/// What is to be divided, told in the sections that all arenas have in common.
+/// The buffers to divide, over sections that all arenas share.
 pub(super) struct Task<'a> {
     pub(super) problem: &'a Problem,
-    /// By arena, what is reserved there.
+    /// The reserved ranges of each arena.
     pub(super) reserved: Vec<Vec<&'a Reserved>>,
-    /// Buffers, by number.
+    /// The buffers to divide, by index.
     pub(super) ids: &'a [u32],
-    /// Those, then reserved ranges.
+    /// The shapes of `ids`, then of reserved ranges.
     pub(super) shapes: Shapes,
     pub(super) sections: usize,
-    /// By arena, its reserved ranges: shape and offset.
+    /// The reserved ranges of each arena: (shape, offset).
     pub(super) obstacles: Vec<Vec<(u32, u64)>>,
-    /// Positions in `ids`: fixed before bound before free, larger before smaller.
+    /// Positions in `ids`. Bound buffers come before unbound, then fixed before movable, then
+    /// larger before smaller.
     pub(super) order: Vec<u32>,
 }
 
 impl<'a> Task<'a> {
-    /// What there is to divide.
+    /// The task of dividing `ids`.
     pub(super) fn new(problem: &'a Problem, ids: &'a [u32]) -> Task<'a> {
         let buffers = problem.buffers();
-        // Arenas do not touch one another, but what is in the way where must be told in the same
-        // sections.
+        // Arenas do not affect one another, but all of them must use the same sections.
         let by_arena = reserved(problem);
         let reserved = || by_arena.iter().flatten().copied();
         let steps = Steps::new(problem, reserved());

@@ -1,9 +1,9 @@
 //! Greedy layout in a fixed order, each item at the lowest offset at which it fits, around
 //! obstacles.
 //!
-//! This is how most planners work (by size in TensorFlow Lite and in XLA's heap simulator, which
-//! add other orders); the layouts are rarely the best, but it copes with whatever a problem may
-//! hold: fixed offsets, gaps in live ranges, and reserved ranges are obstacles like any other item.
+//! Most planners work like this: TensorFlow Lite and XLA's heap simulator place by size and add
+//! other orders. The layouts are rarely the best, but the method copes with any problem: fixed
+//! offsets, gaps in live ranges, and reserved ranges are obstacles like any other item.
 
 use super::budget::Budget;
 use super::instance::Instance;
@@ -15,10 +15,10 @@ pub(super) struct Shape {
     pub(super) size: u64,
     /// The offset is a multiple of this.
     pub(super) align: u64,
-    /// First section and the first after the last.
+    /// First section, and the first after the last.
     pub(super) span: (u32, u32),
-    /// Its ranges are `ranges[first..last]`; if that is none, the span is its only one, as that of
-    /// nearly all is.
+    /// Its live ranges are `ranges[first..last]`. If that is empty, as for nearly all shapes, the
+    /// span is its only range.
     pub(super) first: u32,
     pub(super) last: u32,
 }
@@ -38,7 +38,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    /// The items of an instance, then what cannot move; and that with its offsets.
+    /// The items of an instance, then its obstacles; and the obstacles as (shape, offset).
     pub(super) fn of(instance: &Instance) -> (Shapes, Vec<(u32, u64)>) {
         let mut shapes = Shapes::default();
         for item in &instance.items {
@@ -68,7 +68,7 @@ impl Shapes {
         self.shapes.push(Shape { size, align, span, first, last });
     }
 
-    /// Gives all shapes their ranges, which are `all[first..last]` of each.
+    /// Gives each shape its ranges, which are its `first..last` in `all`.
     pub(super) fn set_ranges(&mut self, all: Vec<(u32, u32)>) {
         self.ranges.clear();
         for shape in &mut self.shapes {
@@ -111,56 +111,55 @@ impl Shapes {
     }
 }
 
-/// Which of the places that an item fits it gets.
+/// Which of the places where it fits an item gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// The lowest.
     First,
-    /// The one between two items that is tightest, the lowest of those; above everything if there
-    /// is none.
+    /// The smallest hole between two items, the lowest if several tie; above everything if there is
+    /// none.
     Best,
 }
 
-/// Most shapes that are worth it: comparisons of more, though in strips, take a million steps for
-/// one order, and lists of them a hundred bytes each.
+/// Most shapes worth placing by first fit. With more, one order takes a million steps even in
+/// strips, and the lists take a hundred bytes a shape.
 pub(super) const MOST_SHAPES: usize = 333_000;
-/// Most where skyline can do it, which takes a twentieth of the time of as many: with fewer, first
-/// fit is better where holes are scarce.
+/// Most shapes where skyline can place them instead, in a twentieth of the time. With fewer shapes,
+/// first fit is better when holes are scarce.
 pub(super) const MOST_BEFORE_SKYLINE: usize = 1 << 16;
 
-/// Entries of a block: a power of two, so that the loop over them needs no rest.
+/// Entries of a block: a power of two, so that the loop over them has no remainder.
 const BLOCK: usize = 64;
 
-/// How many strips there are, and how few shapes need none.
+/// Number of strips. With fewer than `FEWEST_IN_STRIPS` shapes, there are none.
 const STRIPS: u32 = 32;
 const FEWEST_IN_STRIPS: usize = 1_024;
 
 /// Lays shapes out one after the other.
 ///
-/// What is placed is kept in order of offset, in blocks that are looked through without a branch
-/// for what is live together with the shape to place: fewer than a nanosecond each, and none behind
-/// the place that is found. Shapes of short life look only through what is in a strip of sections
-/// around them.
+/// Placed shapes are in blocks in order of offset. A branch-free loop scans them for shapes live
+/// together with the one to place: less than a nanosecond each, up to the place found. Short-lived
+/// shapes scan only a strip of sections around them.
 pub(super) struct FirstFit<'a> {
     shapes: &'a Shapes,
-    /// All that is placed, then by strip what is in some of its sections. Strip `s`, from 1, is
-    /// over two widths from `s - 1` widths on, so that strips overlap and whatever is no wider than
-    /// one lies within one.
+    /// List 0 has all placed shapes; list `s`, from 1, those that meet strip `s`, which spans two
+    /// widths from `s - 1` widths on. Strips overlap, so a shape of at most one width lies within
+    /// one.
     lists: Vec<Vec<Block>>,
-    /// Sections.
+    /// Half the length of a strip, in sections.
     width: u32,
-    /// By shape, where it is placed.
+    /// The offset of each placed shape.
     at: Vec<u64>,
     placed: usize,
 }
 
-/// Some of what is placed, by offset and shape.
+/// Up to [`BLOCK`] placed shapes, by offset and then shape.
 #[derive(Clone)]
 struct Block {
     len: usize,
-    /// The end of the highest.
+    /// An upper bound on the ends of its shapes.
     end: u64,
-    /// First and last section of each; none is covered by entries that are not used.
+    /// First section of each shape, and the first after it. Unused entries cover no section.
     from: [u32; BLOCK],
     to: [u32; BLOCK],
     /// Offset, and shape.
@@ -186,7 +185,7 @@ impl Block {
         let mut upper = Block::new();
         let half = BLOCK / 2;
         upper.len = self.len - half;
-        // Of both, the end of the whole: it may be too high, never too low.
+        // Both keep the end of the whole: it may be too high, never too low.
         upper.end = self.end;
         upper.from[..half].copy_from_slice(&self.from[half..]);
         upper.to[..half].copy_from_slice(&self.to[half..]);
@@ -215,7 +214,7 @@ fn insert(list: &mut Vec<Block>, entry: (u64, u32), shape: &Shape) {
     block.insert(k, entry, shape);
 }
 
-/// Takes an entry out of a list; whether it was there.
+/// Takes an entry out of a list; returns whether it was there.
 fn remove(list: &mut Vec<Block>, entry: (u64, u32)) -> bool {
     let b = list.partition_point(|b| b.entries[0] <= entry).saturating_sub(1);
     let Some(block) = list.get_mut(b) else { return false };
@@ -241,14 +240,14 @@ impl<'a> FirstFit<'a> {
         FirstFit { shapes, lists, width, at: vec![0; shapes.shapes.len()], placed: 0 }
     }
 
-    /// The shortest list with all that meets a shape.
+    /// The shortest list that has every placed shape that can meet `shape`.
     fn list_for(&self, shape: &Shape) -> &[Block] {
         let strip = 1 + (shape.span.0 / self.width) as usize;
         let narrow = shape.span.1 - shape.span.0 <= self.width;
         self.lists.get(if narrow { strip } else { 0 }).unwrap_or(&self.lists[0])
     }
 
-    /// The lists that a shape is in: a range of strips, and the first list.
+    /// The lists that a shape is in: the first, and a range of strips.
     fn lists_of(&mut self, shape: &Shape) -> impl Iterator<Item = &mut Vec<Block>> {
         let first = (shape.span.0 / self.width).max(1) as usize;
         let last = (1 + shape.span.1.saturating_sub(1) / self.width) as usize;
@@ -258,12 +257,12 @@ impl<'a> FirstFit<'a> {
         all.iter_mut().chain(strips)
     }
 
-    /// How many are placed.
+    /// The number of placed shapes.
     pub(super) fn len(&self) -> usize {
         self.placed
     }
 
-    /// Starts again with these obstacles: shape and offset.
+    /// Starts again with these obstacles: (shape, offset).
     pub(super) fn restart(&mut self, obstacles: &[(u32, u64)]) {
         self.lists.iter_mut().for_each(Vec::clear);
         self.placed = 0;
@@ -272,7 +271,7 @@ impl<'a> FirstFit<'a> {
         }
     }
 
-    /// The offset for shape `i` among what is placed.
+    /// The offset for shape `i` among the placed shapes.
     pub(super) fn offset_for(&self, i: u32, fit: Fit) -> u64 {
         let shape = &self.shapes.shapes[i as usize];
         let mut at = 0u64;
@@ -297,8 +296,9 @@ impl<'a> FirstFit<'a> {
         }
     }
 
-    /// Calls `each` with what is placed, live together with shape `i` and ends above `low`, by
-    /// rising offset, until it says no: shape, offset, end, and what `low` is from then on.
+    /// Calls `each` with the shape, offset and end of each placed shape that is live together with
+    /// shape `i` and ends above `low`, by rising offset, until it returns `false`. It may raise
+    /// `low`.
     fn neighbours(&self, i: u32, mut low: u64, mut each: impl FnMut(u32, u64, u64, &mut u64) -> bool) {
         let shape = &self.shapes.shapes[i as usize];
         let (from, to) = shape.span;
@@ -333,16 +333,16 @@ impl<'a> FirstFit<'a> {
         self.lists_of(&shape).for_each(|list| insert(list, (offset, i), &shape));
     }
 
-    /// Takes shape `i` back from where it was put.
+    /// Removes shape `i` from where it was put.
     pub(super) fn take(&mut self, i: u32) {
         let shape = self.shapes.shapes[i as usize];
         let entry = (self.at[i as usize], i);
-        // From every list, the first of which has all.
+        // The shape is in the first list if it was placed at all.
         let gone = self.lists_of(&shape).filter_map(|list| remove(list, entry).then_some(())).count();
         self.placed -= gone.min(1);
     }
 
-    /// Whether shape `i` meets nothing at `offset` but itself.
+    /// Whether shape `i` at `offset` would meet no shape but itself.
     pub(super) fn is_free(&self, i: u32, offset: u64) -> bool {
         let until = offset + self.shapes.shapes[i as usize].size;
         let mut free = true;
@@ -353,8 +353,8 @@ impl<'a> FirstFit<'a> {
         free
     }
 
-    /// Lays out everything in `order` around what is placed, into `offsets`, and returns the end of
-    /// the highest item; `None` when the budget ran out or the size would pass `limit`.
+    /// Places everything in `order` around the placed shapes, writes `offsets`, and returns the
+    /// highest end. `None` when the budget runs out or the size would exceed `limit`.
     pub(super) fn place(
         &mut self,
         order: impl Iterator<Item = u32>,

@@ -1,7 +1,7 @@
-//! Layouts around obstacles and through gaps: greedy orders, then the same with the orders changed.
+//! Layouts around obstacles and through gaps: greedy orders, then changed orders.
 //!
-//! What ended too high is placed earlier in the next round, a little more each time ("squeaky
-//! wheel" optimisation, Joslin and Clements 1999), starting from the best of the greedy orders.
+//! The search starts from the best greedy order. Shapes that end too high move forward in the next
+//! round's order ("squeaky wheel" optimisation, Joslin and Clements 1999).
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::Budget;
@@ -11,32 +11,33 @@ use super::numbers::mix;
 use super::options::Effort;
 use std::cmp::Reverse;
 
-/// Steps of all greedy orders together, some seconds: more than about 15,000 shapes do not get all.
+/// Steps of all greedy orders together, some seconds. Above about 15,000 shapes, not all orders
+/// run.
 const ORDER_STEPS: u64 = 1_000_000;
-/// Rounds without a smaller layout after which the order is thrown about.
+/// Rounds without a smaller layout before the order is reset.
 const PATIENCE: u32 = 12;
 
-/// Tries to make `placed` smaller, until the budget is spent.
+/// Tries to make `placed` smaller until the budget is spent.
 pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
     let n = arena.movable();
-    // The orders take a while to sort before the clock is looked at.
+    // Sorting the orders takes a while, and does not look at the clock.
     if budget.interrupted() {
         return;
     }
-    // To sort so many would take seconds, and then not one order would come to its end.
+    // Sorting this many would take seconds, and then no order would finish.
     if n > MOST_SHAPES {
         return;
     }
     let mut fit = FirstFit::new(&arena.shapes);
-    // What comes of the orders does not hang on `placed`, so that a search that went further there
-    // costs nothing here.
+    // The results of the orders do not depend on `placed`, so further progress there costs nothing
+    // here.
     let (mut own, mut best_order) = (u64::MAX, Vec::new());
     let mut offsets = vec![0; arena.shapes.shapes.len()];
-    // Not counted, since they are what every layout is measured by; but they have an end of their
-    // own, as do clock and flag. There is a layout by now.
+    // The orders are the baseline for every layout, so their steps do not count; they have a limit
+    // of their own. Clock and flag count, because there is a layout by now.
     let mut uncounted = budget.apart(ORDER_STEPS);
     let mut orders = orders(arena);
-    // Sorting takes long where there is much.
+    // Sorting many shapes takes long.
     while !arena.is_late(&mut uncounted) {
         let Some((order, how)) = orders.next() else { break };
         if task.effort == Effort::Fast && !best_order.is_empty() {
@@ -64,7 +65,7 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
     }
 }
 
-/// Places in an order that changes with every round.
+/// Places shapes in an order that changes every round.
 fn reorder(
     arena: &Arena<'_>,
     goal: u64,
@@ -75,7 +76,7 @@ fn reorder(
 ) {
     let n = arena.movable();
     let mut offsets = vec![0; arena.shapes.shapes.len()];
-    // Rising values of where each shape stands in the order.
+    // Sort key of each shape in the order.
     let mut place: Vec<u64> = vec![0; n];
     let reset = |place: &mut [u64]| {
         for (at, &i) in start.iter().enumerate() {
@@ -84,13 +85,13 @@ fn reorder(
     };
     reset(&mut place);
     let (mut round, mut since) = (0u64, 0);
-    // Small arenas are as good as they get long before the budget is spent.
+    // Small arenas stop improving long before the budget is spent.
     let most_rounds = if budget.is_timed() { u64::MAX } else { 400 + 2_000_000 / (n as u64 * n as u64 + 1) };
     while placed.size > goal && round < most_rounds && budget.take(1) {
         round += 1;
         let mut order: Vec<u32> = (0..n as u32).collect();
         order.sort_unstable_by_key(|&i| (place[i as usize], i));
-        // A layout that passes the best is still worth finishing: its highest shapes say what to
+        // A layout larger than the best is still worth finishing: its highest shapes show what to
         // change.
         fit.restart(&arena.obstacles);
         let Some(size) = fit.place(order.into_iter(), Fit::First, u64::MAX, &mut offsets, budget) else {
@@ -113,7 +114,7 @@ fn reorder(
             let draw = mix(round << 32 ^ i as u64);
             let end = offsets[i] + arena.shapes.shapes[i].size;
             if end >= own || end > goal {
-                // To the front, by a random share of the way.
+                // Move it towards the front by a random share of the way.
                 *at -= ((u128::from(*at) * u128::from(draw >> 40)) >> 24) as u64;
             } else if draw & 7 == 0 {
                 *at += *at / 1_024 * (draw >> 8 & 127);
@@ -122,8 +123,8 @@ fn reorder(
     }
 }
 
-/// The greedy orders of other planners, and where each places: by size, by size and life, by life,
-/// by both multiplied, and by how much is live at the fullest step.
+/// The greedy orders of other planners, and the fit of each: by size, by size and life, by life, by
+/// their product, and by the bytes live at the fullest step.
 fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + 'a {
     type Key<'k> = Box<dyn Fn(u32) -> (u128, u64, u64) + 'k>;
     let shapes = &arena.shapes.shapes[..arena.movable()];
@@ -136,7 +137,8 @@ fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + '
         keys.push((Box::new(move |i| (u128::MAX - u128::from(earlier[i as usize]), 0, 0)), Fit::First));
     }
     if shapes.iter().any(|s| s.align != shapes[0].align) {
-        // Of falling alignment, sizes that are multiples of it first: little padding is needed.
+        // Sort by falling alignment, with sizes that are multiples of it first, to need little
+        // padding.
         let whole = move |i| u64::from(size(i).is_multiple_of(align(i)));
         keys.push((Box::new(move |i| (align(i).into(), whole(i), size(i))), Fit::First));
         keys.push((Box::new(move |i| (align(i).into(), size(i), 0)), Fit::Best));
@@ -148,23 +150,23 @@ fn orders<'a>(arena: &'a Arena<'_>) -> impl Iterator<Item = (Vec<u32>, Fit)> + '
     keys.push((Box::new(move |i| (u128::from(size(i)) * u128::from(life(i)), size(i), 0)), Fit::First));
     let last = std::iter::once_with(move || {
         let breadth = breadth(arena);
-        // Of sections equally full the first goes first.
+        // Among equally full sections, the first goes first.
         let key: Key<'a> =
             Box::new(move |i| (breadth[i as usize].0.into(), breadth[i as usize].1, shapes[i as usize].size));
         (key, Fit::Best)
     });
     keys.into_iter().chain(last).map(|(key, fit)| {
         let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
-        // Stable: what ties stays in the order of adding.
+        // A stable sort keeps ties in the order of adding.
         order.sort_by_key(|&i| Reverse(key(i)));
         (order, fit)
     })
 }
 
-/// Per movable shape, the sum of sizes live in the fullest of the sections that it is live in, and
-/// how many sections come after the first such.
+/// For each movable shape, the bytes live in its fullest section, and that section's rank: fuller
+/// sections rank higher.
 fn breadth(arena: &Arena<'_>) -> Vec<(u64, u64)> {
-    // Without reuse all have one section; what is live together still says what to place first.
+    // Without reuse all shapes share one section, but live ranges still decide what to place first.
     let (lives, count) = if arena.reuse {
         (Vec::new(), arena.sections)
     } else {
@@ -184,7 +186,7 @@ fn breadth(arena: &Arena<'_>) -> Vec<(u64, u64)> {
         sum = sum.wrapping_add(*total);
         *total = sum;
     }
-    // The fullest sections first: each shape is met first where it counts.
+    // Fullest sections first, so that each shape counts at its fullest section.
     let mut order: Vec<u32> = (0..count as u32).collect();
     order.sort_by_key(|&k| (Reverse(change[k as usize]), k));
     let mut rank = vec![0u64; count];

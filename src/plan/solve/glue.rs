@@ -1,17 +1,17 @@
-//! Guesses which items belong together, and makes one of them.
+//! Guesses which items belong together, and glues them into one.
 //!
 //! Where one item ends and another of the same size starts, a tight layout often has them side by
-//! side; likewise two stacks of the same height, each of items with one live range. A search over
-//! fewer, larger items is far quicker. It may miss layouts, so it runs in turn with searches over
-//! the items as they are.
+//! side. The same goes for two stacks of equal height, each of items with one live range. A search
+//! over fewer, larger items is far quicker. It may miss layouts, so it alternates with searches
+//! over the original items.
 //!
-//! What cannot move is glued like anything else, and then holds what it is glued to.
+//! Obstacles are glued like items, and hold in place what they are glued to.
 
 use super::blocks::Obstacle;
 use super::instance::{Instance, Item};
 use super::numbers::mix;
 
-/// Most items of one live range that are stacked in all ways.
+/// Most items of one live range for which all stacks are tried.
 const MOST_ALIKE: usize = 24;
 /// Most items of a stack.
 const HIGHEST: usize = 3;
@@ -19,16 +19,16 @@ const HIGHEST: usize = 3;
 /// An instance of glued items, and what they are made of.
 pub(super) struct Glued {
     pub(super) instance: Instance,
-    /// Items of the original, its obstacles, then glued ones: each its parts, and how high they lie
-    /// in it.
+    /// The parts of each piece, with their heights in it. The pieces are the original items, then
+    /// its obstacles, then glued ones.
     pieces: Vec<Vec<(u32, u64)>>,
     /// The piece of each item of `instance`.
     roots: Vec<u32>,
-    /// Pieces that cannot move, and where they are.
+    /// Pieces that cannot move, and their offsets.
     held: Vec<(u32, u64)>,
 }
 
-/// Of eight things that fit, all.
+/// The share that glues everything: eight in eight.
 pub(super) const ALL: u64 = 8;
 
 /// How much to glue.
@@ -36,15 +36,16 @@ pub(super) const ALL: u64 = 8;
 pub(super) enum Glue {
     /// Items side by side, and two items beside one.
     Triples,
-    /// Those, and stacks of up to three items beside one another.
+    /// As for triples, and stacks of up to three items beside one another.
     Stacks,
 }
 
 impl Glued {
-    /// Glues `share` in [`ALL`] of what fits together in only one way, as the seed has it.
+    /// Glues `share` in [`ALL`] of the pieces that fit together in only one way. The seed decides
+    /// which.
     pub(super) fn new(instance: &Instance, glue: Glue, share: u64, seed: u64) -> Glued {
-        // What cannot move holds much when it is glued, for better or worse: in half of all
-        // attempts it is not.
+        // Glued obstacles hold much in place, for better or worse: half of all attempts leave them
+        // alone.
         let holds = if seed == 0 { glue != Glue::Triples } else { seed & 2 == 0 };
         let mut items = instance.items.clone();
         items.extend(instance.obstacles.iter().map(|o| Item {
@@ -106,9 +107,9 @@ struct Work {
     items: Vec<Item>,
     pieces: Vec<Vec<(u32, u64)>>,
     alive: Vec<bool>,
-    /// Where a piece is that cannot move.
+    /// The offset of each piece that cannot move.
     held: Vec<Option<u64>>,
-    /// Whether that is glued.
+    /// Whether pieces that cannot move are glued.
     holds: bool,
     share: u64,
     seed: u64,
@@ -119,18 +120,19 @@ impl Work {
         (0..self.items.len() as u32).filter(|&i| self.alive[i as usize])
     }
 
-    /// Whether an item can be glued: not if it is a border, or cannot move and is to stay alone.
+    /// Whether an item can be glued. Borders cannot, nor can immovable pieces unless `holds` is
+    /// set.
     fn is_usable(&self, i: u32) -> bool {
         let item = &self.items[i as usize];
         item.size > 0 && (self.holds || self.held[i as usize].is_none())
     }
 
-    /// Whether the seed wants what starts with item `i` glued.
+    /// Whether the seed selects the pair or stack that starts with item `i`.
     fn wanted(&self, i: u32) -> bool {
         mix(self.seed ^ u64::from(i)) % ALL < self.share
     }
 
-    /// Makes one piece of `parts`, unless alignments or those that cannot move stand against it.
+    /// Makes one piece of `parts`, unless alignments or immovable pieces forbid it.
     fn join(&mut self, from: u32, to: u32, size: u64, parts: Vec<(u32, u64)>) {
         let mut held = parts.iter().filter_map(|&(part, up)| self.held[part as usize].map(|at| at.checked_sub(up)));
         let bottom = held.next();
@@ -138,7 +140,7 @@ impl Work {
             return;
         }
         let bottom = bottom.flatten();
-        // Wherever the piece may lie, each part must be where it can be.
+        // Each part must be aligned wherever the piece may lie.
         let align = parts.iter().map(|&(part, _)| self.items[part as usize].align).max().unwrap_or(1);
         let is_aligned = |&(part, up): &(u32, u64)| {
             let needed = self.items[part as usize].align;
@@ -165,7 +167,7 @@ impl Work {
         self.alive.push(true);
     }
 
-    /// The items by (boundary, size), where boundary is where they end or start.
+    /// The items sorted by (boundary, size), where the boundary is their end or start.
     fn edges(&self, boundary: impl Fn(&Item) -> u32) -> Vec<(u32, u64, u32)> {
         let usable = self.alive().filter(|&i| self.is_usable(i));
         let mut edges: Vec<_> =
@@ -174,7 +176,8 @@ impl Work {
         edges
     }
 
-    /// Glues items of equal size side by side where there is one pair of that size at a boundary.
+    /// Glues two items of equal size side by side if they are the only pair of that size at a
+    /// boundary.
     fn glue_pairs(&mut self) -> bool {
         let ends = self.edges(|i| i.to);
         let starts = self.edges(|i| i.from);
@@ -189,8 +192,8 @@ impl Work {
         self.items.len() > before
     }
 
-    /// Glues stacks of items that end where others of the same height start, where both are the
-    /// only ones.
+    /// Glues two stacks of equal height where one ends and the other starts, if both are the only
+    /// ones.
     fn glue_stacks(&mut self, glue: Glue) -> bool {
         let highest = match glue {
             Glue::Triples => 2,
@@ -235,7 +238,7 @@ impl Work {
             let stack = |items: Vec<u32>, size| Stack { boundary: at, other, size, items };
             let first = stacks.len();
             for &i in group {
-                // On top of every stack of earlier items that is not too high yet.
+                // Put it on top of every stack of earlier items that has room for one more.
                 let until = if group.len() <= MOST_ALIKE { stacks.len() } else { first };
                 for below in first..until {
                     if stacks[below].items.len() < highest {
@@ -250,7 +253,7 @@ impl Work {
         stacks
     }
 
-    /// Items on top of one another, those of large alignment below: each and how high it lies.
+    /// Stacks items, those of large alignment at the bottom: each item and its height in the stack.
     fn piled(&self, items: &[u32]) -> Vec<(u32, u64)> {
         let mut order = items.to_vec();
         order.sort_by_key(|&i| std::cmp::Reverse(self.items[i as usize].align));

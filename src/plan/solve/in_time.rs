@@ -1,17 +1,17 @@
-//! Sorting that clock and flag can end.
+//! Sorting that clock and flag can stop.
 //!
-//! Of millions of buffers one sort takes a second, and the caller that stops a search waits for it.
-//! So what is to be sorted is parted by its leading bits first, with a look between the parts.
+//! Sorting millions of buffers takes a second, and a caller that stops a search would wait for it.
+//! So elements are first split by their leading bits, with a look at the clock between the parts.
 
 use std::cmp::Ordering;
 
-/// Most that is done without a look: some 10 ms.
+/// Most elements handled without a look at the clock: some 10 ms.
 pub(super) const PIECE: usize = 1 << 17;
-/// Parts.
+/// Number of parts.
 const PARTS: u64 = 1 << 10;
 
-/// Sorts by `key` and then as `compare` has it, which must not contradict `key`; `false` if `late`
-/// ended that. Of few nobody asks.
+/// Sorts by `compare`, which must agree with `key`. Returns `false` if `late` stopped it; with at
+/// most [`PIECE`] elements, `late` is not called.
 pub(super) fn sort<T>(
     all: &mut [T],
     key: impl Fn(&T) -> u64 + Copy,
@@ -28,7 +28,7 @@ pub(super) fn sort<T>(
     }
     let bits = u64::BITS - ((most - least) / PARTS).leading_zeros();
     let part_of = |value: &T| ((key(value) - least) >> bits) as usize;
-    // Where each part begins, and with it the next one.
+    // The index at which each part begins; the next entry is its end.
     let mut first = vec![0; PARTS as usize + 1];
     for piece in all.chunks(PIECE) {
         if late() {
@@ -65,7 +65,7 @@ mod tests {
     fn all_is_sorted_unless_it_is_late() {
         for len in [0, 1, 1000, PIECE, PIECE + 1, 2 * PIECE + 7] {
             for spread in [0, 1, 40, 63, 64] {
-                // Of few keys or many, evenly spread or not.
+                // Few keys or many, evenly spread or not.
                 let key = |i: u64| if i.is_multiple_of(3) { 5 } else { mix(i).checked_shr(spread).unwrap_or(7) };
                 let mut all: Vec<(u64, u64)> = (0..len as u64).map(|i| (key(i), mix(i) >> 50)).collect();
                 let mut sorted = all.clone();
@@ -80,7 +80,7 @@ mod tests {
                     sort(&mut all, |v| v.0, Ord::cmp, &mut late)
                 };
                 assert_eq!(ends_at(500), len <= PIECE, "{len} {spread}");
-                // Nothing is lost when it ends early.
+                // An early end loses nothing.
                 assert!(ends_at(usize::MAX));
                 assert_eq!(all, sorted, "{len} {spread}");
             }

@@ -1,9 +1,9 @@
 //! A problem as the solver sees it: items over sections.
 //!
-//! Only steps matter at which some buffer has been born since the last death: what is live at any
-//! other step is part of what is live at one of those. They are the *sections*, numbered from 0, so
-//! that empty and repeated steps cost nothing. Sizes and offsets are divided by their greatest
-//! common divisor, the *grain*.
+//! Only the last step before a death that follows a birth matters: buffers live at any other step
+//! are all live at one of these. These are the *sections*, numbered from 0, so that empty and
+//! repeated steps cost nothing. Sizes and offsets are divided by their greatest common divisor, the
+//! *grain*.
 
 use super::blocks::{Blocks, Obstacle};
 use super::in_time::{self, PIECE};
@@ -22,27 +22,28 @@ pub(super) struct Item {
     pub(super) align: u64,
 }
 
-/// Items that have to do with one another.
+/// Items to lay out together, around obstacles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Instance {
     pub(super) items: Vec<Item>,
-    /// Per section, the sum of the sizes of what covers it, grains.
+    /// Per section, the sum of the sizes of the items that cover it, grains.
     pub(super) totals: Vec<u64>,
     /// Per section, the height below which nothing can be placed, grains.
     pub(super) floors: Vec<u64>,
-    /// What cannot move.
+    /// Ranges of heights that items must avoid.
     pub(super) obstacles: Vec<Obstacle>,
-    /// By item, the heights within which it has to lie; empty where all may lie anywhere.
+    /// By item, the heights within which it must lie; empty if all items may lie anywhere.
     pub(super) bands: Vec<(u64, u64)>,
 }
 
 impl Instance {
-    /// An instance of these items, whose `from` and `to` may be any steps: sections are found anew.
+    /// An instance of these items, whose `from` and `to` may be any steps. It computes the
+    /// sections.
     pub(super) fn from_ranges(items: Vec<Item>) -> Instance {
         Instance::from_ranges_in_time(items, &mut || false).unwrap_or_default()
     }
 
-    /// The same of many, unless it becomes `late`.
+    /// As [`Instance::from_ranges`], for many items; `None` if it became `late`.
     pub(super) fn from_ranges_in_time(mut items: Vec<Item>, late: &mut dyn FnMut() -> bool) -> Option<Instance> {
         let steps: Vec<_> = items.iter().map(|i| (u64::from(i.from), u64::from(i.to))).collect();
         let (ranges, count) = sections(steps, late)?;
@@ -52,7 +53,7 @@ impl Instance {
         Some(Instance::around(items, Vec::new(), count))
     }
 
-    /// An instance of items around obstacles, over so many sections.
+    /// An instance of items around obstacles, over `sections` sections.
     pub(super) fn around(items: Vec<Item>, obstacles: Vec<Obstacle>, sections: usize) -> Instance {
         let totals = totals(items.iter().map(|i| (i.from, i.to, i.size)), sections);
         Instance { items, totals, floors: vec![0; sections], obstacles, bands: Vec::new() }
@@ -63,12 +64,11 @@ impl Instance {
         self.items.iter().zip(offsets).map(|(item, at)| at + item.size).max().unwrap_or(0)
     }
 
-    /// An instance of the items `free` alone, on top of those for which `placed` says where they
-    /// are.
+    /// An instance of only the items `free`, above the items for which `placed` gives an offset.
     pub(super) fn above(&self, free: &[u32], placed: impl Fn(u32) -> Option<u64>) -> Instance {
         let mut items: Vec<Item> = free.iter().map(|&i| self.items[i as usize]).collect();
-        // Every boundary counts here, since floors differ between sections that are covered by the
-        // same items.
+        // Every boundary counts here, because sections covered by the same items may have different
+        // floors.
         let mut bounds: Vec<u32> = items.iter().flat_map(|i| [i.from, i.to]).collect();
         bounds.sort_unstable();
         bounds.dedup();
@@ -80,13 +80,13 @@ impl Instance {
         }
         for (i, item) in self.items.iter().enumerate() {
             if let Some(offset) = placed(i as u32) {
-                // Of a section that it covers in part, all counts.
+                // A section covered in part counts as covered.
                 let from = bounds.partition_point(|&b| b <= item.from).saturating_sub(1);
                 heights.raise(from..at(item.to) as usize, offset + item.size);
             }
         }
-        // Of a section that it covers in part, an obstacle takes all, too: whatever is live there
-        // is live with it.
+        // An obstacle covers all of a section that it meets: whatever is live there is live with
+        // it.
         let moved = |o: &Obstacle| {
             let from = bounds.partition_point(|&b| b <= o.from).saturating_sub(1) as u32;
             let to = at(o.to).min(bounds.len().saturating_sub(1) as u32);
@@ -102,21 +102,21 @@ impl Instance {
         Instance { items, totals, floors, obstacles, bands: bands.iter().map(|&i| self.bands[i as usize]).collect() }
     }
 
-    /// What is taken in each section, and the floors below that.
+    /// The blocks of each section, and the floors below them.
     pub(super) fn blocks(&self) -> (Blocks, Vec<u64>) {
         let mut floors = self.floors.clone();
         (Blocks::new(&self.obstacles, &mut floors), floors)
     }
 
-    /// The largest sum of a floor and the sizes that cover its section, or the end of an obstacle:
-    /// no arena is smaller.
+    /// A lower bound on the arena's size: the largest sum of a floor and the sizes that cover its
+    /// section, or the highest end of an obstacle.
     pub(super) fn bound(&self) -> u64 {
         let sums = self.totals.iter().zip(&self.floors).map(|(total, floor)| total + floor);
-        // Whatever cannot move is in the arena's size.
+        // Obstacles count towards the arena's size.
         sums.chain(self.obstacles.iter().map(|o| o.end)).max().unwrap_or(0)
     }
 
-    /// How many sections the items cover, all together.
+    /// The sum, over items, of the number of sections covered.
     pub(super) fn covered(&self) -> u64 {
         self.items.iter().map(|i| u64::from(i.to - i.from)).sum()
     }
@@ -126,7 +126,7 @@ impl Instance {
         self.pressure_in_time(&mut || false).unwrap_or_default()
     }
 
-    /// The same of many, unless it becomes `late`.
+    /// As [`Instance::pressure`], for many items; `None` if it became `late`.
     pub(super) fn pressure_in_time(&self, late: &mut dyn FnMut() -> bool) -> Option<Vec<u64>> {
         let peaks = RangeMax::new(&self.totals);
         let mut pressure = Vec::with_capacity(self.items.len());
@@ -140,9 +140,10 @@ impl Instance {
     }
 }
 
-/// Per section, the sum of the sizes of what covers it: first section, first after it, size.
+/// Per section, the sum of the sizes of the `ranges` that cover it. Each range is (first section,
+/// first after it, size).
 pub(super) fn totals(ranges: impl Iterator<Item = (u32, u32, u64)>, sections: usize) -> Vec<u64> {
-    // Differences from section to section; they may be negative, their sums are not.
+    // Differences from section to section. They may be negative; their running sums are not.
     let mut totals = vec![0u64; sections + 1];
     for (from, to, size) in ranges {
         let (from, to) = (from as usize, to as usize);
@@ -158,14 +159,14 @@ pub(super) fn totals(ranges: impl Iterator<Item = (u32, u32, u64)>, sections: us
     totals
 }
 
-/// Largest value of a range: maxima of all runs of blocks whose number is a power of two, and a
-/// look at what is left at both ends.
+/// The largest value in any range, from the maximum of each run of 2^n blocks and a scan of both
+/// ends.
 pub(super) struct RangeMax<'a> {
     values: &'a [u64],
     levels: Vec<Vec<u64>>,
 }
 
-/// Values of a block of [`RangeMax`].
+/// Values in a block of [`RangeMax`].
 const BLOCK: usize = 16;
 
 impl RangeMax<'_> {
@@ -195,8 +196,8 @@ impl RangeMax<'_> {
     }
 }
 
-/// The largest value given for each index, when values are given for ranges: a tree whose nodes
-/// hold what was given for all below them.
+/// The largest value given for each index by values for ranges: a tree whose nodes hold values for
+/// all indices below them.
 pub(super) struct Heights {
     len: usize,
     leaves: usize,
@@ -234,10 +235,10 @@ impl Heights {
     }
 }
 
-/// Ranges of steps, none of them empty, as ranges of sections; and how many sections there are.
-/// `None` if it became `late`; of few nobody asks.
+/// Converts non-empty ranges of steps to ranges of sections, and counts the sections. `None` if it
+/// became `late`, which only many ranges check.
 pub(super) fn sections(ranges: Vec<(u64, u64)>, late: &mut dyn FnMut() -> bool) -> Option<(Vec<(u32, u32)>, usize)> {
-    // Of one step, deaths sort before births.
+    // At equal steps, deaths sort before births.
     const BIRTH: u64 = 1 << 63;
     let mut events = Vec::with_capacity(2 * ranges.len());
     let mut of = vec![(0, 0); ranges.len()];
@@ -268,8 +269,8 @@ pub(super) fn sections(ranges: Vec<(u64, u64)>, late: &mut dyn FnMut() -> bool) 
     Some((of, count as usize))
 }
 
-/// The items by a section of each: what ties stays in order. `None` if it became `late`; of few
-/// nobody asks.
+/// The items sorted by `section`; ties stay in order. `None` if it became `late`, which only many
+/// items check.
 pub(super) fn in_order(
     items: &[Item],
     section: impl Fn(&Item) -> u32,

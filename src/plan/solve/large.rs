@@ -1,11 +1,11 @@
 //! The largest items first, then all others in the holes.
 //!
-//! In most large problems a few items make the size and the others are small beside them. So the k
-//! largest are laid out alone, as low as they can be, and the others follow by first fit, the
-//! largest first: where they fit, a problem of tens of thousands of items has cost little more than
-//! one of k. Of very many items the others follow by skyline, which does not compare each with all.
-//! Which k suffices is not known, nor whether more do better than fewer, so many are tried in turn,
-//! from few to many.
+//! In most large problems a few items determine the size and the others are small beside them. So
+//! the k largest are laid out alone, as low as possible, and the others follow by first fit,
+//! largest first. If they fit, a problem of tens of thousands of items costs little more than one
+//! of k. With very many items, the others follow by skyline, which does not compare every pair. No
+//! rule says which k suffices, or whether a larger k does better, so many are tried, from small to
+//! large.
 
 use super::best::Best;
 use super::blocks::Obstacle;
@@ -18,27 +18,27 @@ use super::portfolio::{Experience, Portfolio};
 use super::skyline::Skyline;
 use std::cmp::Reverse;
 
-/// Up to one in so many items, or up to this if that is more, k is where sizes fall; from there on
-/// it grows by a quarter.
+/// Up to one item in `FEW_SHARE`, or `FEW` if that is more, k is chosen where sizes drop. Beyond
+/// that it grows by a quarter.
 const FEW_SHARE: usize = 32;
 const FEW: usize = 256;
 /// Every k is larger.
 const FEWEST: usize = 32;
-/// A layout that is above the goal by less than one in so much is worth finishing: others may bring
-/// it within.
+/// A layout above the goal by less than one part in this many is worth finishing: later work may
+/// bring it within the goal.
 const NEARLY: u64 = 1 << 10;
-/// After so many times that first fit ended at the same item as before, k is doubled.
+/// When first fit has ended at the same item as before this many times, k is doubled.
 const STUCK: u32 = 2;
-/// Runs of the search over the largest, and what they are at least when multiplied by k: a few
-/// items can be as hard as any small problem, which gets some hundred runs.
+/// Fewest runs of the search over the k largest, and fewest runs times k: a few items can be as
+/// hard as any small problem, which gets some hundred runs.
 const RUNS: u64 = 12;
 const RUNS_TIMES_ITEMS: u64 = 1 << 17;
-/// Most items times sections that are searched: half a bit of each search for each of them.
+/// Most items times sections to search; each of these cells takes half a bit of memory.
 const MOST_CELLS: usize = 3 << 23;
-/// Most sections covered by all of them together: the search notes each, so that it can go back.
+/// Most sections covered, summed over the items: the search records each for backtracking.
 const MOST_COVERED: u64 = 1 << 22;
 
-/// Tries to bring `best` within `goal`, until all k have had their turn or the budget is spent.
+/// Tries to bring `best` within `goal`, until every k has been tried or the budget is spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
     let items = &instance.items;
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
@@ -51,10 +51,10 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     let shapes = (items.len() <= MOST_BEFORE_SKYLINE).then(|| Shapes::of(instance));
     let mut k = 0;
     let mut first = first_ks(|at| items[order[at] as usize].size, items.len()).into_iter();
-    // Where first fit came to its end, and how often it was there again.
+    // How many items first fit placed, and how often in a row it ended there.
     let (mut reached, mut stuck) = (0, 0);
     while best.size > goal && !budget.spent() {
-        // What first fit fails at again and again wants more of the search.
+        // An item at which first fit keeps failing needs a larger search.
         k = first.next().unwrap_or(if stuck >= STUCK { 2 * k } else { k + k / 4 });
         stuck %= STUCK;
         if k >= items.len() {
@@ -68,8 +68,8 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
         let limit = (goal + goal / NEARLY).min(best.size - 1);
         let filled = match &shapes {
             Some((shapes, obstacles)) => {
-                // Anew each time: it would take as much memory as the search does, while that goes
-                // on.
+                // Made anew each time: kept during the search, it would take as much memory as the
+                // search.
                 let mut fit = FirstFit::new(shapes);
                 fit.restart(obstacles);
                 large.iter().zip(&at).for_each(|(&i, &at)| fit.put(i, at));
@@ -87,8 +87,8 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     }
 }
 
-/// Lays `rest` out by skyline around `large`, which are at `offsets`; `None` if it passes `limit`
-/// or time is over.
+/// Lays `rest` out by skyline around `large`, which lie at `offsets`; `None` if the size exceeds
+/// `limit` or time is over.
 fn fill(
     instance: &Instance,
     large: &[u32],
@@ -113,9 +113,9 @@ fn fill(
     Some(())
 }
 
-/// The first ks, of `count` sizes that fall: where they fall to a half or less, at most one from
-/// each power of two to the next, and where they fall most of all first. There small items would
-/// make the search harder and nothing else.
+/// The first ks, for `count` falling sizes. Each is where the size drops to a half or less, at most
+/// one between successive powers of two; the largest drop goes first. Beyond a drop, small items
+/// would only make the search harder.
 fn first_ks(size: impl Fn(usize) -> u64, count: usize) -> Vec<usize> {
     let fall = |&k: &usize| size(k - 1) as f64 / size(k) as f64;
     let by_fall = |a: &usize, b: &usize| fall(a).total_cmp(&fall(b));
@@ -130,7 +130,7 @@ fn first_ks(size: impl Fn(usize) -> u64, count: usize) -> Vec<usize> {
     ks
 }
 
-/// Lays `some` of the items out alone, as low as sums allow: their offsets.
+/// Lays `some` of the items out alone, as low as sums allow; returns their offsets.
 fn lay_out(instance: &Instance, some: &[u32], threads: u32, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
     let alone = if instance.obstacles.is_empty() {
         let items = some.iter().map(|&i| instance.items[i as usize]).collect();

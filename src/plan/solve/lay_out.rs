@@ -1,4 +1,4 @@
-//! Lays out one arena: what can move around what cannot.
+//! Lays out one arena: movable shapes around obstacles.
 
 use super::arena::{Arena, Placed, Task};
 use super::budget::{Budget, FIRST_STEPS};
@@ -6,16 +6,16 @@ use super::first_fit::{FirstFit, Shape, MOST_BEFORE_SKYLINE, MOST_SHAPES};
 use super::options::Effort;
 use super::{general, parts, tiny};
 
-/// The part of the effort that goes to the simpler problem without gaps: one in this many steps.
+/// The simpler problem without gaps gets one in this many steps.
 const SIMPLER_SHARE: u32 = 4;
-/// And to the search around obstacles, which may have to round sizes.
+/// The search around obstacles, which may have to round sizes, gets one in this many steps.
 const ROUNDED_SHARE: u32 = 2;
 
 impl Arena<'_> {
     /// Lays the arena out.
     pub(super) fn lay_out(&mut self, task: Task, budget: &mut Budget<'_>) -> Placed {
-        // There is a layout from here on: of few buffers with very many ranges, too, finding
-        // sections may be ended.
+        // There is a layout from here on, so finding sections may be stopped, even for few buffers
+        // with very many ranges.
         let mut placed = self.at_once();
         if !self.is_late(budget) && self.find_sections(budget) {
             let other = self.lay_out_freely(task, budget);
@@ -23,7 +23,7 @@ impl Arena<'_> {
                 placed = other;
             }
         }
-        // Without sections there was no time for anything.
+        // No sections mean that there was no time for anything.
         if !self.preferred.is_empty() && self.sections > 0 {
             self.prefer(task, &mut placed, budget);
             placed.size = self.size(&placed.offsets);
@@ -44,17 +44,16 @@ impl Arena<'_> {
         if self.is_whole() && self.obstacles.is_empty() {
             let mut placed = parts::lay_out(self, task, budget);
             if placed.size > task.goal.max(self.bound) && !placed.optimal && task.effort != Effort::Fast {
-                // In bytes and with all their rules, the orders may do better than parts in rounded
-                // sizes.
+                // The orders work in exact bytes, and may do better than parts in rounded sizes.
                 general::improve(self, task, &mut placed, budget);
             }
             placed.optimal |= placed.size <= self.bound;
             return placed;
         }
-        // A part of the effort goes to a simpler problem, without gaps; or to the same in rounded
-        // sizes.
+        // A share of the effort goes to a simpler problem without gaps, or to the same problem in
+        // rounded sizes.
         let share = match self.is_whole() {
-            // All of it where nothing comes after, or nothing better.
+            // It gets everything if nothing better follows.
             _ if n > MOST_SHAPES => 1,
             true if n > MOST_BEFORE_SKYLINE => 1,
             true => ROUNDED_SHARE,
@@ -70,8 +69,8 @@ impl Arena<'_> {
         placed
     }
 
-    /// Moves shapes to where they would like to be, as far as that costs nothing: all of them at
-    /// once if the arena gets no larger, and otherwise those whose places are free.
+    /// Moves shapes to their preferred places at no cost: all of them if the arena need not grow,
+    /// and otherwise those whose places are free.
     fn prefer(&self, task: Task, placed: &mut Placed, budget: &mut Budget<'_>) {
         if self.preferred.iter().all(|&(shape, offset)| placed.offsets[shape as usize] == offset) {
             return;
@@ -85,7 +84,7 @@ impl Arena<'_> {
         let mut all = FirstFit::new(&self.shapes);
         let there = placed.offsets.iter().enumerate().map(|(shape, &offset)| (shape as u32, offset));
         all.restart(&there.chain(self.obstacles.iter().copied()).collect::<Vec<_>>());
-        // Wishes that there is no time for are not met.
+        // When time is over, the remaining preferences are dropped.
         let mut clock = budget.after(FIRST_STEPS);
         for &(shape, offset) in &self.preferred {
             if !clock.take(1) {
@@ -101,8 +100,7 @@ impl Arena<'_> {
         }
     }
 
-    /// A layout of at most `size` with every preferred shape where it would like to be, if one is
-    /// found.
+    /// A layout of at most `size` with every preferred shape in its place, if one is found.
     fn with_all_preferred(&self, task: Task, size: u64, budget: &mut Budget<'_>) -> Option<Vec<u64>> {
         let mut wishes = vec![false; self.movable()];
         self.preferred.iter().for_each(|&(shape, _)| wishes[shape as usize] = true);

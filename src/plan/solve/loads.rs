@@ -1,13 +1,13 @@
-//! How much is live in each section, while things are added: sums over ranges and the largest of
-//! them, O(log n) each.
+//! The live bytes of each section as ranges are added. Adding to a range and finding its largest
+//! sum take O(log n) each.
 
-/// Sums by section: a tree whose nodes hold what was added to all below them, and the largest sum
-/// below them.
+/// Sums by section. It is a tree whose nodes hold the bytes added to all sections below, and the
+/// largest sum below.
 pub(super) struct Loads {
     leaves: u32,
-    /// Added to everything below, bytes.
+    /// Bytes added to every section below.
     added: Vec<u64>,
-    /// The largest sum below, of what was added at this node and below it.
+    /// The largest sum below, of bytes added at this node and below it.
     most: Vec<u64>,
 }
 
@@ -17,8 +17,7 @@ impl Loads {
         Loads { leaves: leaves as u32, added: vec![0; 2 * leaves], most: vec![0; 2 * leaves] }
     }
 
-    /// Adds `bytes` to the sections `[from, to)`. Sums stay at the largest number rather than pass
-    /// it.
+    /// Adds `bytes` to the sections `[from, to)`. Sums saturate.
     pub(super) fn add(&mut self, from: u32, to: u32, bytes: u64) {
         self.add_below(1, 0, self.leaves, (from, to), bytes);
     }
@@ -28,7 +27,8 @@ impl Loads {
         self.most_below(1, 0, self.leaves, (from, to))
     }
 
-    /// At node `k`, which is over `[first, end)`. As deep as the tree, 32 levels at most.
+    /// Adds below node `k`, which covers `[first, end)`. It recurses as deep as the tree, 32 levels
+    /// at most.
     fn add_below(&mut self, k: usize, first: u32, end: u32, range: (u32, u32), bytes: u64) {
         if range.1 <= first || end <= range.0 {
             return;

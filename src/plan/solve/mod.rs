@@ -2,25 +2,25 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `check`, `taken` | contradictions, said before anything is searched; bytes in the way of others |
+//! | `check`, `taken` | contradictions, found before any search; byte ranges taken for a while |
 //! | `bounds` | lower bounds from sums |
 //! | `options` | what a caller asks for |
-//! | `division` | which arena each buffer goes to, as data |
-//! | `assign`, `divide`, `loads` | finding that; of many buffers, by sums first |
-//! | `spread`, `stacked` | another division where that leaves something over: by sums, and as one problem with borders |
-//! | `arena`, `lay_out` | one arena: what moves and what does not; the first around the second |
+//! | `division` | a division of buffers among arenas, as data |
+//! | `assign`, `divide`, `loads` | find a division; for many buffers, by sums first |
+//! | `spread`, `stacked` | look for another division when some buffer has no room: by sums, and as one problem with borders |
+//! | `arena`, `lay_out` | one arena: its movable buffers and its obstacles; a layout of the first around the second |
 //! | `tiny` | a few buffers: every order |
 //! | `parts`, `part`, `best` | an arena as independent parts; one part: greedy, then search; the best layout of it so far |
-//! | `instance`, `order` | a part as the searches see it: items over sections; in which order they are tried |
-//! | `blocks` | what cannot move, over those sections |
-//! | `skyline`, `first_fit` | greedy layouts, from the bottom up and in a fixed order |
-//! | `nested`, `online` | layouts for a first answer: in two passes, and as an allocator makes them |
+//! | `instance`, `order` | a part as the searches see it: items over sections; the order in which they are tried |
+//! | `blocks` | obstacles over those sections |
+//! | `skyline`, `first_fit` | greedy layouts: from the bottom up; in a fixed order |
+//! | `nested`, `online` | layouts for a first answer: in two passes; as an online allocator makes them |
 //! | `large` | the largest items by search, all others in the holes |
 //! | `niche` | the exact search |
-//! | `portfolio`, `glue` | the search with many rules in turn, over items as they are and glued together |
+//! | `portfolio`, `glue` | the search with many rules in turn, over original and glued items |
 //! | `repair` | large parts: the top of a layout searched anew |
 //! | `general` | around obstacles and through gaps |
-//! | `budget`, `in_time` | how long all this may go on; sorting that it can end |
+//! | `budget`, `in_time` | limits on steps and time; sorting that they can stop |
 //! | `numbers` | arithmetic |
 
 mod arena;
@@ -66,29 +66,29 @@ use std::time::{Duration, Instant};
 pub use check::{clash, Clash};
 pub use options::{Effort, SolveOptions};
 
-/// Most steps of the search without a time limit, and for each buffer.
+/// Most steps of the search without a time limit: in all, and for each buffer.
 const STEPS: u64 = 3_000_000;
 const STEPS_A_BUFFER: u64 = 5_000;
 
 /// Lays the buffers of `problem` out.
 ///
 /// Errors are contradictions in the problem: sizes that add up to more than 2^62 bytes, fixed
-/// buffers that overlap or are off the unit. A capacity that cannot be met is no error but a
-/// status.
+/// buffers that overlap or are off the unit. A capacity that cannot be met is a status, not an
+/// error.
 pub fn solve(problem: &Problem, options: &SolveOptions<'_>) -> Result<Layout> {
-    // With a limit the clock decides, and nothing else.
+    // With a time limit, only the clock decides.
     let most = STEPS.min(STEPS_A_BUFFER.saturating_mul(problem.buffers().len() as u64));
     solve_within(problem, options, options.time_limit.map_or(most, |_| u64::MAX))
 }
 
-/// Does so with so many steps of search.
+/// Solves `problem` with at most this many `steps` of search.
 fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Result<Layout> {
     let start = Instant::now();
     check::check(problem)?;
     let buffers = problem.buffers();
     let arenas = problem.arenas();
     let earlier = options.previous.map(|l| &l.slots).filter(|slots| slots.len() == buffers.len());
-    // What occupies something, and all others.
+    // Buffers that occupy bytes, and all others.
     let (mut ids, mut others) = (Vec::with_capacity(buffers.len()), Vec::new());
     let mut total_unshared = 0;
     for (i, buffer) in (0u32..).zip(buffers) {
@@ -126,12 +126,11 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
         layout.elapsed = start.elapsed();
         Ok(layout)
     };
-    // Said at once, whatever the effort: this needs no search.
+    // This needs no search, so it comes first whatever the effort.
     if beyond_capacity(problem, &by_arena, lower_bound) {
         return without_slots(layout, LayoutStatus::Infeasible);
     }
-    // By arena, its buffers, and where the movable ones were seen to fit when the buffers were
-    // divided.
+    // The buffers of each arena, and offsets of the movable ones if the division found them.
     let mut homes: Vec<(Vec<u32>, Option<Vec<u64>>)> = Vec::new();
     if only.is_some() {
         homes.push((ids, None));
@@ -184,7 +183,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
             layout.slots[i as usize] = Some(Slot { arena, offset });
         }
     }
-    // With several arenas the division was not searched, so that only the bound proves anything.
+    // With several arenas the division was not searched, so only the bound is a proof.
     let proved = layout.size <= layout.lower_bound || (optimal && arenas.len() == 1);
     layout.status = if proved { LayoutStatus::Optimal } else { LayoutStatus::Feasible };
     layout.elapsed = start.elapsed();
@@ -201,8 +200,7 @@ fn empty_slot(problem: &Problem, buffer: &Buffer) -> Option<Slot> {
     (!problem.left_out().contains(buffer.kind)).then_some(Slot { arena: buffer.arena.unwrap_or(0), offset })
 }
 
-/// Whether sums alone show that the capacities do not suffice: what each arena needs, or all
-/// together.
+/// Whether lower bounds alone, for one arena or for all together, exceed the capacities.
 fn beyond_capacity(problem: &Problem, by_arena: &[u64], all: u64) -> bool {
     let capacities = || problem.arenas().iter().map(|a| a.capacity);
     let sum = capacities().try_fold(0u64, |sum, c| Some(sum.saturating_add(c?)));
@@ -216,8 +214,8 @@ mod tests {
     use crate::plan::{verify, Interval};
     use fastrand::Rng;
 
-    /// Wherever many buffers are when they are stopped, what is under way ends, and there is a
-    /// layout. How long it takes from look to look is not seen here: no test measures time.
+    /// Wherever a solve of many buffers is stopped, it ends and leaves a layout. The time between
+    /// looks at the clock is not tested: no test measures time.
     #[test]
     fn what_is_stopped_ends_at_once() {
         let count = in_time::PIECE as u64 + 9_000;
@@ -252,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Whatever a problem holds, more steps never give a larger arena.
+    /// More steps never give a larger arena, whatever the problem.
     #[test]
     fn more_effort_gives_nothing_worse() {
         let mut smaller = 0;

@@ -1,20 +1,21 @@
-//! A layout in two passes, for when there is no time for any other.
+//! A layout in two passes, for when there is no time for a better one.
 //!
-//! All steps are halved again and again, and each buffer belongs to the shortest of these stretches
-//! that has its whole life. Two stretches of one length have no step in common, so they use the
-//! same bytes; what belongs to one of them lies side by side. A short life may cross a border of
-//! long stretches: a second grid is shifted by a third of all steps, and no life is near long
-//! borders of both.
+//! The steps are halved again and again, and each buffer belongs to the shortest of these stretches
+//! that contains its whole life. Stretches of equal length are disjoint, so they use the same
+//! bytes; buffers of one stretch lie side by side. A short life may cross a border of long
+//! stretches, so a second grid is shifted by a third of all steps. No life is near long borders of
+//! both.
 
-/// How many things there are for each of the shortest stretches.
+/// Average number of things in one of the shortest stretches.
 const THINGS_A_STRETCH: u64 = 8;
-/// Most of those: what is kept of them must be quick to reach.
+/// Most of the shortest stretches: their counters must be quick to reach.
 const MOST_STRETCHES: u64 = 1 << 17;
 
-/// What is to be placed: first step and end, bytes, and what its offset is a multiple of.
+/// Something to place: (first step, end, bytes, stride); the offset is a multiple of the stride.
 pub(super) type Thing = (u64, u64, u64, u64);
 
-/// Offsets above `base`, in the order of the things, and the end of the highest.
+/// Places the things above `base`. Returns the highest end, and the offsets in the order of the
+/// things.
 pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> (u64, Vec<u64>) {
     let (mut first, mut last, mut count) = (u64::MAX, 0, 0);
     things.clone().for_each(|(from, to, ..)| (first, last, count) = (first.min(from), last.max(to - 1), count + 1));
@@ -22,8 +23,8 @@ pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> (
     // Steps are counted in pairs, so that no sum is too large.
     let span = last.saturating_sub(first) / 2;
     let shifts = [0, span / 3];
-    // Of each grid's stretches, numbered as in a heap, 1 is all steps. Of the shortest there is one
-    // for some things: with more, what is at their borders costs more than they gain.
+    // Each grid's stretches are numbered as in a heap; 1 is all steps. Each of the shortest serves
+    // several things: with more stretches, buffers at their borders cost more than is gained.
     let fewest = (count / THINGS_A_STRETCH + 1).min(MOST_STRETCHES);
     let (longest, shortest) = (bits(span + span / 3), bits(span / fewest));
     let nodes = 2usize << (longest - shortest);
@@ -42,7 +43,7 @@ pub(super) fn place(things: impl Iterator<Item = Thing> + Clone, base: u64) -> (
         offsets.push(*filled);
         *filled += size + stride - 1;
     });
-    // Where the stretches of each length and grid begin.
+    // The offset at which the stretches of each length and grid begin.
     let mut bases = [[0; 2]; u64::BITS as usize + 1];
     let mut top = base;
     for length in shortest..=longest {

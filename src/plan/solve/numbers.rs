@@ -1,6 +1,6 @@
 //! Arithmetic that several files need.
 
-/// The greatest common divisor; of 0 and a number, the number.
+/// The greatest common divisor; that of 0 and a number is the number.
 pub(super) fn gcd(a: u64, b: u64) -> u64 {
     match (a, b) {
         (1, _) | (_, 0) => a,

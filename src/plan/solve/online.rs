@@ -1,11 +1,9 @@
-//! A layout in one sweep over the sections, as an allocator would make it that does not know what
-//! comes.
+//! A layout in one sweep over the sections, as an online allocator would make it.
 //!
-//! Items are placed in the order in which they are born, each in the smallest hole that it fits
-//! (best fit), and what dies becomes a hole that is joined with those beside it. n items take O(n
-//! log n) steps, about a microsecond each: a good first answer where the orders of
-//! [`super::skyline`] take long. Before that, all get slots of powers of two, which takes tens of
-//! nanoseconds each.
+//! Items are placed in order of birth, each in the smallest hole that it fits (best fit). A dead
+//! item leaves a hole, which merges with its neighbours. n items take O(n log n) steps, about a
+//! microsecond each: a good first answer when the orders of [`super::skyline`] take long. An
+//! earlier sweep gives all items slots of power-of-two length, in tens of nanoseconds each.
 
 use super::best::Best;
 use super::budget::Budget;
@@ -13,10 +11,10 @@ use super::instance::{in_order, Item};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Holes looked at for an item: the first may be off its alignment.
+/// Most holes tried for an item: alignment may rule out the first.
 const LOOKED_AT: usize = 4;
 
-/// Lays all items out above `base` in both ways, as far as the clock allows.
+/// Lays all items out above `base`, in slots and then by best fit, as far as the clock allows.
 pub(super) fn improve(items: &[Item], base: u64, best: &mut Best, clock: &mut Budget<'_>) {
     let mut in_order = |section: fn(&Item) -> u32| in_order(items, section, &mut || clock.is_late());
     let Some((mut births, deaths)) = in_order(|item| item.from).zip(in_order(|item| item.to)) else { return };
@@ -29,15 +27,15 @@ pub(super) fn improve(items: &[Item], base: u64, best: &mut Best, clock: &mut Bu
     }
 }
 
-/// Where items go, and what they leave.
+/// Memory that items take and leave.
 trait Room {
-    /// What is born at one step, in the order in which it is placed.
+    /// Sorts items born at one step into the order of placement.
     fn sort(&self, born: &mut [u32], items: &[Item]);
     fn take(&mut self, item: &Item) -> u64;
     fn free(&mut self, offset: u64, item: &Item);
 }
 
-/// Goes over all births and deaths: the end of the highest item, if there was time for all.
+/// Sweeps over all births and deaths. Returns the highest end, or `None` if time ran out.
 fn sweep(
     items: &[Item],
     births: &mut [u32],
@@ -65,11 +63,11 @@ fn sweep(
     Some(size)
 }
 
-/// Bytes below `top` that nothing is in: no two holes touch, and none touches the top.
+/// The holes below `top`: no two touch, and none touches the top.
 struct Holes {
-    /// By offset, the length.
+    /// Length of each hole, by offset.
     at: BTreeMap<u64, u64>,
-    /// Length and offset.
+    /// Holes as (length, offset).
     by_length: BTreeSet<(u64, u64)>,
     top: u64,
 }
@@ -134,7 +132,7 @@ impl Room for Holes {
 /// Slots whose lengths are powers of two.
 struct Slots {
     top: u64,
-    /// By logarithm of the length, those that are free.
+    /// Offsets of free slots, by the logarithm of their length.
     free: [Vec<u64>; 64],
 }
 
@@ -174,8 +172,8 @@ mod tests {
         best
     }
 
-    /// Live together means apart, whenever the clock ends it; with time for all no hole is left
-    /// between neighbours.
+    /// Items live together do not overlap, whenever the clock stops. With enough time, adjacent
+    /// holes merge.
     #[test]
     fn what_is_live_together_is_apart_and_holes_are_used_again() {
         for seed in 0..300 {
@@ -199,8 +197,8 @@ mod tests {
                 }
             }
         }
-        // Two that die side by side make room for one as large as both, also when there is time for
-        // slots only.
+        // Two adjacent items that die make room for one as large as both. Slots are reused, too,
+        // when there is time only for them.
         let item = |from, to, size| Item { from, to, size, align: 1 };
         let items = [item(0, 1, 32), item(0, 1, 32), item(0, 2, 32), item(1, 2, 64)];
         assert_eq!(placed(&items, 0, u64::MAX).size, 96);

@@ -21,16 +21,16 @@ pub enum Effort {
 pub struct SolveOptions<'a> {
     /// How hard to try.
     pub effort: Effort,
-    /// With a limit, the search goes on until then, or until it has reached the lower bound or a
-    /// proof, and the result depends on the machine. `None`: 5,000 steps for each buffer, at most
-    /// 3,000,000, and no limit. In either case there is a layout unless a capacity forbids it.
+    /// With a limit, the search goes on until the limit, the lower bound or a proof, and the result
+    /// depends on the machine. `None` allows 5,000 steps for each buffer, at most 3,000,000, and
+    /// any time. In either case there is a layout unless a capacity forbids it.
     pub time_limit: Option<Duration>,
-    /// Threads to search with; 0 and 1 search on the caller's. The result depends on their number,
-    /// not on their timing.
+    /// Number of threads to search with; 0 and 1 search on the caller's thread. The result depends
+    /// on their number, not on their timing.
     pub threads: u32,
     /// Set from another thread to stop early with the best so far.
     pub cancel: Option<&'a AtomicBool>,
-    /// An earlier layout of the same buffers with other sizes, whose order is tried first: for
-    /// replanning.
+    /// An earlier layout of the same buffers with other sizes, for replanning. Its order is tried
+    /// first.
     pub previous: Option<&'a Layout>,
 }

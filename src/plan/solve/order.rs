@@ -4,46 +4,46 @@ use super::in_time::{self, PIECE};
 use super::instance::Item;
 use super::numbers::mix;
 
-/// How far the gentler noise spreads an order.
+/// The spread of the gentler noise.
 const GENTLE: f64 = 0.1;
 
-/// Which section of all niches is asked next.
+/// Which section of the niches to ask next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// The lowest, and there the one with fewest choices.
     Lowest,
     /// The one with fewest choices, lower ones first.
     Fewest,
-    /// The one with fewest choices for the trouble it made so far.
+    /// The one with fewest choices relative to the weight of its failures.
     Hardest,
 }
 
-/// By what items are ordered, largest first.
+/// The key by which items are ordered, largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// Sections, then size.
     Width,
     /// Size × sections.
     Area,
-    /// The fullest of the sections covered, then width, then size.
+    /// The total of the fullest section covered, then width, then size.
     Pressure,
     /// Size, then sections.
     Size,
 }
 
-/// How one run of the search goes.
+/// The rules of one run of the search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     pub(super) ask: Ask,
     pub(super) by: By,
     /// Seed of the noise on the order; 0 for none.
     pub(super) noise: u64,
-    /// How far the noise spreads what items are ordered by, as a share of it.
+    /// The range of the noise, as a share of the key.
     pub(super) spread: f64,
 }
 
 impl Rule {
-    /// How many rules there are without noise.
+    /// The number of rules without noise.
     pub(super) const COUNT: u64 = 12;
 
     /// The rule of the `round`-th restart: every way of asking with every order, the most
@@ -65,7 +65,7 @@ impl Rule {
             (Lowest, Width),
         ];
         let (ask, by) = RULES[(round % Rule::COUNT) as usize];
-        // Little noise changes ties and little else; much of it gives orders of another kind.
+        // A little noise changes little but ties; a lot gives different orders.
         let spread = if round / Rule::COUNT % 2 == 1 { GENTLE } else { 1.0 };
         Rule { ask, by, noise: if round < Rule::COUNT { 0 } else { mix(round) | 1 }, spread }
     }
@@ -80,7 +80,7 @@ impl Rule {
         Rule { ask: Ask::Lowest, by, noise: mix(seed) | 1, spread: 1.0 }
     }
 
-    /// How soon to ask a section: the lowest score first.
+    /// The score of a section; the lowest is asked first.
     #[inline]
     pub(super) fn score(&self, choices: f64, floor: u64, capacity: u64, weight: f64) -> f64 {
         match self.ask {
@@ -92,14 +92,14 @@ impl Rule {
 }
 
 /// Ranks items by `rule`: `rank[i]` is the position of item `i`, and no two are equal. `pressure`
-/// is [`Instance::pressure`] where that counts; it may be empty where it does not.
+/// is [`Instance::pressure`]; it may be empty if the rule does not use it.
 ///
 /// [`Instance::pressure`]: super::instance::Instance::pressure
 pub(super) fn rank(items: &[Item], pressure: &[u64], rule: Rule, rank: &mut Vec<u32>) {
     rank_in_time(items, pressure, rule, rank, &mut || false);
 }
 
-/// The same of many; `false` if it became `late`.
+/// As [`rank`], for many items; `false` if it became `late`.
 pub(super) fn rank_in_time(
     items: &[Item],
     pressure: &[u64],
@@ -126,8 +126,8 @@ pub(super) fn rank_in_time(
         };
         (noisy, second, size)
     };
-    // None is below 0, so their bits are in the same order. The first is kept beside the item.
-    // In halves, so that of a million items this takes 12 MB and not 16.
+    // No key is below 0, so their bits have the same order. The first key is kept beside the item,
+    // in two halves, so that a million items take 12 MB and not 16.
     let mut order: Vec<([u32; 2], u32)> = Vec::with_capacity(items.len());
     for i in 0..items.len() as u32 {
         if i as usize % PIECE == PIECE - 1 && late() {
@@ -140,7 +140,7 @@ pub(super) fn rank_in_time(
     if !in_time::sort(&mut order, value, |a, b| value(a).cmp(&value(b)).then(a.1.cmp(&b.1)), late) {
         return false;
     }
-    // The rest of the keys is fetched for ties only.
+    // Only ties need the other keys.
     let mut tied = 0;
     for ties in order.chunk_by_mut(|a, b| a.0 == b.0).filter(|ties| ties.len() > 1) {
         tied += ties.len();

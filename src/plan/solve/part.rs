@@ -16,22 +16,23 @@ use super::{large, repair};
 const FIRST_FIT_ITEMS: usize = 4_000;
 /// Most items for the exact search, whose sets of items are a word for every 64.
 const SEARCH_ITEMS: usize = 4_096;
-/// Orders tried by [`Effort::Fast`], and of more items than so many: of large sets the third was
-/// never the best.
+/// Number of orders that [`Effort::Fast`] tries, and fewer with more than `MANY` items: on large
+/// sets, the third order was never the best.
 const FAST_ORDERS: usize = 3;
 const FAST_ORDERS_OF_MANY: usize = 2;
 const MANY: usize = 1 << 17;
-/// Runs at the goal before another capacity is tried, and what share of them the others get.
+/// Runs at the goal before other capacities are tried; each of those gets this many divided by
+/// `OTHERS_SHARE`.
 const FIRST_ROUNDS: u64 = 576;
 const OTHERS_SHARE: u64 = 8;
 
 /// Orders of the greedy layouts.
 const ORDERS: [By; 4] = [By::Pressure, By::Width, By::Size, By::Area];
 
-/// Improves on `best` by greedy orders. They are tried to the end whatever the goal and however
-/// many steps are left, so that no layout is worse than the best of them; only [`Effort::Fast`]
-/// leaves some out, and so does a part with more items than can be compared with one another. Clock
-/// and flag end all but the first; `first` may end that, too.
+/// Improves on `best` by greedy orders. It tries all of them whatever the goal and the number of
+/// steps left, so that no layout is worse than the best order. [`Effort::Fast`] skips some, as does
+/// a part with too many items to compare every pair. Clock and flag stop all orders but the first,
+/// which only `first` may stop.
 pub(super) fn greedy(
     instance: &Instance,
     earlier: Option<Vec<u64>>,
@@ -51,7 +52,8 @@ pub(super) fn greedy(
         budget.join(0, uncounted.interrupted());
         return;
     }
-    // Neither is kept while the other is there: of a million items they take 8 MB and 40.
+    // Without an earlier layout, pressure and skyline never exist together: for a million items
+    // they take 8 MB and 40 MB.
     let order_by = |by: By, ranks: &mut Vec<u32>, late: &mut dyn FnMut() -> bool| {
         let pressure = if by == By::Pressure { instance.pressure_in_time(late) } else { Some(Vec::new()) };
         pressure.is_some_and(|pressure| rank_in_time(&instance.items, &pressure, Rule::greedy(by), ranks, late))
@@ -83,7 +85,7 @@ pub(super) fn greedy(
         }
     }
     for &by in orders {
-        // Sorting takes long where there is much.
+        // Sorting many items takes long.
         let mut late = || n as u64 > FIRST_STEPS && uncounted.is_late();
         let ready = !late() && order_by(by, &mut ranks, &mut late);
         let skyline = if ready { made.take().or_else(|| Skyline::new(instance, &mut late)) } else { None };
@@ -138,8 +140,7 @@ pub(super) fn greedy(
     }
 }
 
-/// Makes `best` smaller until it is within `goal`, proved to be the smallest, or the budget is
-/// spent.
+/// Makes `best` smaller until it is within `goal`, it is proved smallest, or the budget is spent.
 pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget: &mut Budget<'_>) {
     let goal = goal.max(best.bound);
     if best.size <= goal || budget.spent() {
@@ -148,7 +149,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     if instance.items.len() <= SEARCH_ITEMS {
         descend(instance, goal, best, threads, budget);
     } else {
-        // Of very many, each k takes long: some is left to repair.
+        // With very many items each k takes long, so half the budget is left for repair.
         let mut part = budget.part(if instance.items.len() > MANY { 2 } else { 1 });
         large::improve(instance, goal, best, threads, &mut part);
         budget.join_part(&part);
@@ -163,9 +164,9 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
     let mut at_goal = Experience::default();
     let mut rounds = FIRST_ROUNDS;
     while best.size > goal.max(best.bound) && !budget.spent() {
-        // From below: little room makes the search quick to see that it is on the wrong way, so
-        // that the smallest layout may be the easiest to find. Then from the goal up, halving what
-        // is open between failure and success.
+        // Try capacities from the bound up: little room lets the search detect mistakes early, so
+        // the smallest layout may be the easiest to find. Then go from the goal up, halving the
+        // interval between failure and success.
         let mut target = best.bound;
         while target < goal && best.size > goal && !budget.spent() {
             attempt(instance, search, target, rounds, &mut Experience::default(), best, budget);
@@ -191,7 +192,7 @@ fn descend(instance: &Instance, goal: u64, best: &mut Best, threads: u32, budget
     }
 }
 
-/// Looks for a layout within `target` and keeps what comes of it.
+/// Looks for a layout within `target`, and keeps the layout or the new bound.
 fn attempt(
     instance: &Instance,
     portfolio: &Portfolio,

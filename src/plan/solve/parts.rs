@@ -1,8 +1,7 @@
-//! Turns an arena into parts that have nothing to do with one another, and lays those out one by
-//! one.
+//! Splits an arena into independent parts, and lays them out one by one.
 //!
-//! Gaps in live ranges are filled, so that what is left are items over sections, around obstacles.
-//! For most problems nothing is lost by that; for the others [`super::general`] tries further.
+//! Gaps in live ranges are filled, which leaves items over sections, around obstacles. Most
+//! problems lose nothing by this; [`super::general`] goes on with the others.
 
 use super::arena::{Arena, Placed, Task};
 use super::best::Best;
@@ -30,14 +29,13 @@ struct Whole {
 
 /// Lays out the movable shapes of `arena`.
 ///
-/// Where alignments differ, the problem with all of them raised to the largest is solved first: it
-/// asks for more, but with everything a multiple of one number nothing is padded and the search is
-/// exact, so that its layouts are often the smaller ones.
+/// If alignments differ, the problem with all of them raised to the largest is solved first. It is
+/// stricter, but nothing is padded and the search is exact, so its layouts are often smaller.
 pub(super) fn lay_out(arena: &Arena<'_>, task: Task, budget: &mut Budget<'_>) -> Placed {
     let shapes = &arena.shapes.shapes[..arena.movable()];
     let largest = shapes.iter().map(|s| s.align).max().unwrap_or(1);
     let differ = shapes.iter().any(|s| s.align != largest);
-    // Sums must stay where offsets can be.
+    // Sums must stay within the largest offset.
     let bytes = shapes.iter().try_fold(0u64, |sum, s| sum.checked_add(s.size.checked_next_multiple_of(largest)?));
     let raises = differ
         && task.effort != Effort::Fast
@@ -57,9 +55,9 @@ pub(super) fn lay_out(arena: &Arena<'_>, task: Task, budget: &mut Budget<'_>) ->
     placed
 }
 
-/// Lays them out with alignments of at least `least`.
+/// Lays out the movable shapes of `arena` with alignments of at least `least`.
 fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budget<'_>) -> Placed {
-    // Each of these takes a tenth of a second of millions.
+    // Each of these takes a tenth of a second for millions of shapes.
     let whole = Whole::new(arena, least, &mut || arena.is_late(budget));
     let split = whole.and_then(|whole| Some((whole.split(arena.sections, &mut || arena.is_late(budget))?, whole)));
     let Some((groups, mut whole)) = split.filter(|_| !arena.is_late(budget)) else { return arena.none() };
@@ -99,7 +97,7 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
     if parts.iter().any(|(_, _, best)| best.size == u64::MAX) {
         return arena.none();
     }
-    // The largest part makes the size; when it has become small enough, the next largest does.
+    // The largest part determines the size; once it is small enough, the next largest does.
     parts.sort_by_key(|(ids, _, best)| (std::cmp::Reverse(best.size), ids.first().copied()));
     let mut small_enough = goal;
     for (_, instance, best) in &mut parts {
@@ -109,8 +107,8 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
         small_enough = small_enough.max(best.size);
     }
     let mut offsets = vec![0; arena.movable()];
-    // Rounded sizes may hide a smaller layout by less than a step, so that only a bound in bytes
-    // proves anything.
+    // Rounded sizes may hide a layout that is smaller by less than a step, so only a bound in bytes
+    // is a proof.
     let mut optimal = whole.step == 1 && whole.exact;
     let top = parts.iter().map(|(_, _, best)| best.size).max().unwrap_or(0);
     for (ids, instance, best) in parts {
@@ -120,7 +118,7 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
         }
         drop(instance);
     }
-    // Of millions of buffers, the sum is quicker than to look at each.
+    // For millions of buffers, this is quicker than a look at each.
     let size = if whole.step == 1 { (top * whole.grain).max(arena.obstructed) } else { arena.size(&offsets) };
     let mut placed = Placed { size, offsets, optimal };
     whole.turn_over(arena, top, &mut placed);
@@ -134,7 +132,8 @@ fn earlier(arena: &Arena<'_>, ids: &[u32], grain: u64) -> Option<Vec<u64>> {
 }
 
 impl Whole {
-    /// `None` if it became `late`; of few shapes nobody asks.
+    /// Makes items with alignments of at least `least`. `None` if it became `late`, which only many
+    /// shapes check.
     fn new(arena: &Arena<'_>, least: u64, late: &mut dyn FnMut() -> bool) -> Option<Whole> {
         let raised = |s: &Shape| s.align.max(least);
         let shapes = &arena.shapes.shapes[..arena.movable()];
@@ -142,7 +141,7 @@ impl Whole {
         let rounded = |bytes: u64| bytes.next_multiple_of(step);
         let mut obstacles = Vec::new();
         for &(i, at) in &arena.obstacles {
-            // What is rounded up must not reach into it.
+            // Widen obstacles to whole steps, so that rounded items stay clear of them.
             let (bottom, end) = (at - at % step, rounded(at + arena.shapes.shapes[i as usize].size));
             let ranges = arena.shapes.ranges(i as usize).iter();
             obstacles.extend(ranges.map(|&(from, to)| Obstacle { from, to, bottom, end }));
@@ -167,11 +166,11 @@ impl Whole {
         Some(Whole { items, obstacles, grain, step, exact: arena.is_whole() })
     }
 
-    /// The items in groups such that no section is covered by two groups, by section and then by
-    /// item; `None` if it became `late`. Many that are all one group are by their first section:
-    /// all that follows reaches them in that order, and anywhere in memory would be slow.
+    /// Groups of items such that no two groups cover the same section, sorted by section and then
+    /// by item; `None` if it became `late`. A single group of many items is sorted by first
+    /// section: later passes go through them in that order, and random access would be slow.
     fn split(&self, sections: usize, late: &mut dyn FnMut() -> bool) -> Option<Vec<Vec<u32>>> {
-        // By section, how many items cover it and the one before.
+        // By section, the number of items that cover both it and the one before.
         let mut across = vec![0u32; sections + 1];
         for (i, item) in self.items.iter().enumerate() {
             if i % PIECE == PIECE - 1 && late() {
@@ -206,7 +205,7 @@ impl Whole {
         (items().map(|i| i.from).min().unwrap_or(0), items().map(|i| i.to).max().unwrap_or(0))
     }
 
-    /// What is in the way of each group, in its sections. The groups are in order.
+    /// The obstacles of each group, in the group's own sections. `groups` are in order of sections.
     fn obstacles_of(&self, groups: &[Vec<u32>]) -> Vec<Vec<Obstacle>> {
         let mut of = vec![Vec::new(); groups.len()];
         if self.obstacles.is_empty() {
@@ -222,7 +221,7 @@ impl Whole {
         of
     }
 
-    /// Some of the items, unless it becomes `late`.
+    /// The items `ids`; `None` if it became `late`.
     fn items_of(&self, ids: &[u32], late: &mut dyn FnMut() -> bool) -> Option<Vec<Item>> {
         let mut items = Vec::with_capacity(ids.len());
         for ids in ids.chunks(PIECE) {
@@ -234,14 +233,14 @@ impl Whole {
         Some(items)
     }
 
-    /// Items of one group as an instance of its own; `None` if it became `late`.
+    /// The items of one group as a separate instance; `None` if it became `late`.
     fn instance(
         &self,
         mut items: Vec<Item>,
         obstacles: Vec<Obstacle>,
         late: &mut dyn FnMut() -> bool,
     ) -> Option<Instance> {
-        // Where gaps were filled there may be sections that nothing needs any more.
+        // Filled gaps may leave sections that are no longer needed.
         if obstacles.is_empty() && !self.exact {
             return Instance::from_ranges_in_time(items, late);
         }
@@ -251,8 +250,8 @@ impl Whole {
         Some(Instance::around(items, obstacles, (to - from) as usize))
     }
 
-    /// Turns a layout of rounded sizes upside down if that is smaller: what is rounded at the top
-    /// then costs nothing.
+    /// Turns a layout of rounded sizes upside down if that is smaller: padding at the top then
+    /// costs nothing.
     fn turn_over(&self, arena: &Arena<'_>, top: u64, placed: &mut Placed) {
         let shapes = &arena.shapes.shapes[..arena.movable()];
         let even = shapes.iter().all(|s| self.step.is_multiple_of(s.align));

@@ -1,18 +1,17 @@
-//! The search in many ways in turn: over glued items mostly, and over the items as they are.
+//! Runs the search in many ways in turn: mostly over glued items, and over the original items.
 //!
-//! No way is the best for every problem, and a search that took a wrong turn early seldom comes
-//! back from it; so each run is short, and has noise of its own on its order. The ways are those
-//! that found most in the least time on MiniMalloc's cases; now and then a run takes twice the
-//! steps. What they miss, others find: every third run takes the next of every rule with every kind
-//! of glue, first without noise; around obstacles, where the bound is often out of reach, so does
-//! every second one of the others. Once all had their turn, most runs go the ways that came
-//! furthest on this very problem.
+//! No way is best for every problem, and a search seldom recovers from an early mistake. So each
+//! run is short and adds its own noise to the order. The ways are those that found most in the
+//! least time on MiniMalloc's cases; now and then a run takes twice the steps or more. To catch
+//! what they miss, every third run takes the next combination of rule and glue, first without
+//! noise. Around obstacles, where the bound is often out of reach, so does every second run. After
+//! one round of all combinations, most runs go the ways that came furthest on this problem.
 //!
-//! Items are sorted first, so that the order in which buffers were added makes no difference.
+//! Items are sorted first, so that the order of adding buffers makes no difference.
 //!
-//! With several threads, thread k of n takes runs k, k + n, k + 2n and so on. The first run that
-//! finds something counts, in the order of runs and not of time, so that the result depends on how
-//! many threads there are and on nothing else.
+//! With several threads, thread k of n takes runs k, k + n, k + 2n and so on. The successful run
+//! with the lowest number counts, not the first in time, so the result depends only on the number
+//! of threads.
 
 use super::budget::Budget;
 use super::glue::{Glue, Glued, ALL};
@@ -23,17 +22,18 @@ use super::order::{rank, Ask, By, Rule};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is glued, and how many in eight of what fits; which section is asked next; what goes first.
+/// What to glue, and how many in eight of the pieces that fit; which section to ask next; which
+/// items go first.
 type Way = (Option<(Glue, u64)>, Ask, By);
 
-/// Without noise, once each.
+/// The first ways, each run once without noise.
 const FIRST: [Way; 4] = [
     (Some((Glue::Stacks, ALL)), Ask::Fewest, By::Pressure),
     (Some((Glue::Stacks, ALL)), Ask::Hardest, By::Width),
     (None, Ask::Fewest, By::Pressure),
     (Some((Glue::Triples, ALL)), Ask::Fewest, By::Pressure),
 ];
-/// With noise, in turn.
+/// The ways used in turn with noise.
 const WAYS: [Way; 8] = [
     (Some((Glue::Stacks, ALL)), Ask::Hardest, By::Width),
     (Some((Glue::Stacks, 7)), Ask::Fewest, By::Area),
@@ -44,62 +44,63 @@ const WAYS: [Way; 8] = [
     (Some((Glue::Stacks, ALL)), Ask::Lowest, By::Area),
     (Some((Glue::Triples, 7)), Ask::Hardest, By::Width),
 ];
-/// How far the noise spreads what items are ordered by, in turn.
+/// The spreads of the noise, used in turn.
 const SPREADS: [f64; 4] = [0.03, 0.1, 0.3, 1.0];
-/// What every rule is tried with, and how many in eight of what fits is glued once noise has begun.
+/// The kinds of glue tried with every rule, and how many in eight of the pieces that fit are glued
+/// in rounds with noise.
 const KINDS: [Option<Glue>; 3] = [Some(Glue::Stacks), Some(Glue::Triples), None];
 const KINDS_SHARE: u64 = 6;
-/// Steps of a run, for each item: without a mistake it takes one. Many short runs find more than a
+/// Steps of a run for each item; a run without mistakes takes one. Many short runs find more than a
 /// few long ones.
 const STEPS: u64 = 2;
 
-/// A run ends after one step for so many items in which it placed no more items than before: its
-/// mistake is further back than it would ever go.
+/// A run ends when it makes no progress for one step per this many items: its mistake is too far
+/// back to be undone.
 const PATIENCE: u64 = 4;
-/// Runs that one way of gluing in part serves: to glue costs more than a run.
+/// Runs that share one partly glued instance: gluing costs more than a run.
 const SERVES: u64 = 8;
-/// Of four runs, how many go a way that came far, once every rule had its turn.
+/// Of four runs, the number that go a successful way, once every rule has been tried.
 const FAVOURED: u64 = 3;
-/// The runs in which every rule has its turn: one in three.
+/// The number of runs that try every rule once: one run in three does.
 const EVERY_RULE: u64 = 3 * KINDS.len() as u64 * Rule::COUNT;
-/// How far noise spreads the runs that go a way that came far, in turn.
+/// The spreads of the noise in runs that go a successful way, used in turn.
 const FAVOURED_SPREADS: [f64; 3] = [0.2, 0.4, 0.6];
-/// Ways are compared by the best of so many of their runs.
+/// Ways are compared by the shortfall that one in this many of their runs beats.
 const BEST_OF: usize = 10;
-/// Most shortfalls that are kept of a way. When there are more, every second goes: the best tenth
-/// begins where it did.
+/// Most shortfalls kept for a way. Beyond that every second one is dropped, which leaves the best
+/// tenth where it was.
 const MOST_KEPT: usize = 256;
 
 /// Most threads used.
 const MOST_THREADS: u64 = 256;
 
-/// Searches of one instance.
+/// The searches of one instance.
 pub(super) struct Portfolio {
-    /// Of sorted items.
+    /// The instance with its items sorted.
     instance: Instance,
-    /// Where each of them was before.
+    /// The original index of each sorted item.
     order: Vec<u32>,
-    /// All that fits glued, as long as that makes a difference.
+    /// Fully glued instances, if gluing changes anything.
     glued: Vec<(Glue, Glued)>,
     threads: u64,
 }
 
-/// How far the runs at one capacity got: the next ones go on from there.
+/// The results of runs at one capacity, from which later runs go on.
 #[derive(Default)]
 pub(super) struct Experience {
-    /// How many runs there were.
+    /// Number of runs so far.
     runs: u64,
-    /// By thread.
+    /// Records of each thread.
     records: Vec<Vec<Record>>,
 }
 
 /// How long a run may go on.
 #[derive(Clone, Copy)]
 struct Limit {
-    /// How many times the usual steps.
+    /// Multiple of the usual steps.
     runs: u64,
-    /// Whether it ends when it comes no further. Around obstacles smallest layouts are often above
-    /// the bound, and a run that is to prove that goes on.
+    /// Whether the run ends when it makes no progress. Around obstacles the smallest layout is
+    /// often above the bound, and a run that is to prove this must go on.
     stalls: bool,
 }
 
@@ -109,16 +110,16 @@ impl Limit {
     }
 }
 
-/// How far the runs of one way came.
+/// The results of the runs of one way.
 #[derive(Clone)]
 struct Record {
     way: Way,
     runs: u64,
-    /// The shares of the items that runs left, rising; at most [`MOST_KEPT`].
+    /// The shares of items that runs left unplaced, rising; at most [`MOST_KEPT`].
     shortfalls: Vec<f64>,
 }
 
-/// What one thread found, in which run, and the steps that its runs up to then took.
+/// The result of one thread: the run that gave it, and the steps of its runs up to then.
 struct Found {
     run: u64,
     steps: u64,
@@ -143,7 +144,7 @@ impl Record {
         }
     }
 
-    /// Where the best tenth of its runs ends; 1 before the first.
+    /// The shortfall at the end of its best tenth of runs; 1 before the first run.
     fn shortfall(&self) -> f64 {
         self.shortfalls.get(self.shortfalls.len() / BEST_OF).copied().unwrap_or(1.0)
     }
@@ -169,8 +170,8 @@ impl Portfolio {
         Portfolio { instance, order, glued, threads: u64::from(threads).clamp(1, MOST_THREADS) }
     }
 
-    /// Looks for a layout within `capacity` in `runs` more runs with growing limits; one that is
-    /// found is in `offsets`.
+    /// Looks for a layout within `capacity` in `runs` more runs with growing limits. Writes a
+    /// layout that it finds to `offsets`.
     pub(super) fn search(
         &self,
         capacity: u64,
@@ -222,16 +223,15 @@ impl Portfolio {
             let started: Vec<_> = (0..self.threads)
                 .map(|thread| (thread, std::thread::Builder::new().spawn_scoped(scope, lane(thread)).ok()))
                 .collect();
-            // What could not be started, or did not end well, runs here: how many lanes there are
-            // decides the result.
+            // Lanes whose thread failed run here: the number of lanes decides the result.
             started
                 .into_iter()
                 .map(|(thread, started)| started.and_then(|s| s.join().ok()).unwrap_or_else(|| lane(thread)()))
                 .collect()
         });
         let best = lanes.iter().filter_map(|(found, ..)| found.as_ref()).min_by_key(|found| found.run);
-        // Threads that were told to stop took a number of steps that depends on timing; those that
-        // found something, or came to the end, did not.
+        // Steps of threads told to stop depend on timing; those of threads that found something or
+        // finished do not.
         let whole = lanes.iter().filter(|(found, ..)| found.is_none()).map(|(.., share)| share.taken()).max();
         budget.join(best.map_or(whole.unwrap_or(0), |found| found.steps), lanes.iter().any(|(.., b)| b.interrupted()));
         match best {
@@ -272,17 +272,17 @@ impl Portfolio {
     }
 }
 
-/// What one thread searches with, for one capacity.
+/// The search state of one thread for one capacity.
 struct Lane<'p> {
     portfolio: &'p Portfolio,
     capacity: u64,
-    /// Of the items as they are, and of each of the glued instances: made when they are first used.
+    /// Searchers of the original items, and of each glued instance, made on first use.
     plain: Option<Searcher<'p>>,
     glued: Vec<Option<Searcher<'p>>>,
-    /// What was glued only in part, and how many runs it has served.
+    /// Partly glued instances: (glue, share, runs served, instance).
     partly: Vec<(Glue, u64, u64, Glued)>,
     records: &'p mut Vec<Record>,
-    /// Of the run that is on.
+    /// The trail of the current run.
     trail: Trail,
 }
 
@@ -299,7 +299,7 @@ impl<'p> Lane<'p> {
         }
     }
 
-    /// The way whose runs came furthest but for `rank` others, and how many there were.
+    /// The way in place `rank` of those whose runs came furthest, and its number of runs.
     fn favourite(&self, rank: usize) -> Option<(Way, u64)> {
         let mut order: Vec<&Record> = self.records.iter().collect();
         order.sort_by(|a, b| a.shortfall().total_cmp(&b.shortfall()));
@@ -307,7 +307,7 @@ impl<'p> Lane<'p> {
         Some((best.way, best.runs))
     }
 
-    /// Notes how far a run came.
+    /// Records how far a run came.
     fn record(&mut self, way: Way, shortfall: f64) {
         let at = self.records.iter().position(|r| r.way == way).unwrap_or(self.records.len());
         if at == self.records.len() {
@@ -316,16 +316,16 @@ impl<'p> Lane<'p> {
         self.records[at].add(shortfall);
     }
 
-    /// What is glued in a run, by what rule it goes, and how long.
+    /// What a run glues, its rule and its limit.
     fn way(&self, run: u64) -> (Option<(Glue, u64)>, Rule, Limit) {
-        // Around obstacles, every second run is as where there are none.
+        // Around obstacles, every second run goes as it would without them.
         let around = !self.portfolio.instance.obstacles.is_empty();
         let (free, run) = if around { (run % 2 == 1, run / 2) } else { (true, run) };
-        // By chance, since every so many runs might be all those of one thread.
+        // The choice is random, because runs at a fixed interval might all belong to one thread.
         let draw = mix(run) >> 32;
         if free && run >= EVERY_RULE && draw % 4 < FAVOURED {
-            // Half of these runs go the best way, a quarter the next, and so on: the order is a
-            // guess.
+            // Half of these runs go the best way, a quarter the next, and so on, because the
+            // ranking is a guess.
             if let Some(((glue, ask, by), count)) = self.favourite((draw / 4).trailing_zeros() as usize) {
                 let spread = FAVOURED_SPREADS[(count % FAVOURED_SPREADS.len() as u64) as usize];
                 return (glue, Rule { ask, by, noise: mix(run) | 1, spread }, Limit::short(1));
@@ -372,7 +372,7 @@ impl<'p> Lane<'p> {
                     glued.expand(searcher.niche.offsets(), offsets);
                     Outcome::Found
                 }
-                // Only the items as they are can prove anything.
+                // Only a search of the original items can prove anything.
                 Outcome::Impossible | Outcome::Unknown => Outcome::Unknown,
             }
         };
@@ -399,7 +399,7 @@ impl<'p> Lane<'p> {
     }
 }
 
-/// The search of one instance, and what it needs to order items.
+/// The search of one instance, with the data that orders its items.
 struct Searcher<'p> {
     instance: &'p Instance,
     niche: Niche<'p>,
@@ -426,7 +426,7 @@ impl<'p> Searcher<'p> {
     }
 }
 
-/// The sequence 1 1 2 1 1 2 4 …, from `i` = 1.
+/// The Luby sequence 1 1 2 1 1 2 4 …, from `i` = 1.
 fn luby(i: u64) -> u64 {
     let bits = u64::BITS - i.leading_zeros();
     if i + 1 == 1 << bits {

@@ -1,11 +1,10 @@
 //! Improves layouts of large instances: takes the top off and searches for a better one.
 //!
-//! A layout that is too high has lost bytes in holes, and only those below its highest items
-//! matter. Everything that starts below some height stays; what it leaves is a skyline, and the
-//! items above are laid out on it anew by the search of [`super::niche`]. The height is chosen so
-//! that no more was lost below than the target allows. What was above it are hundreds of items,
-//! where the whole has tens of thousands. Between such repairs, other greedy orders give other
-//! layouts to start from.
+//! A layout that is too high has lost bytes in holes, and only holes below its highest items
+//! matter. Items that start below some height stay and form a skyline; the search of
+//! [`super::niche`] lays out the items above it anew. The height is chosen so that the holes below
+//! lose no more than the target allows. There are hundreds of items above it, out of tens of
+//! thousands. Between repairs, other greedy orders give other layouts to start from.
 //!
 //! This is large-neighbourhood search (Shaw 1998) with the upper part of the layout as the
 //! neighbourhood.
@@ -19,21 +18,20 @@ use super::skyline::Skyline;
 
 /// Most items laid out anew.
 const MOST_FREE: usize = 4_096;
-/// Fewest: what is laid out anew for less cannot go far.
+/// Fewest items laid out anew: with fewer there is little to gain.
 const FEWEST_FREE: usize = 64;
-/// Items times sections set up in the time of a step of the budget.
+/// Items times sections set up in the time of one step.
 const CELLS_A_STEP: u64 = 300;
-/// Most sections covered by all that is laid out anew together: the search notes each, so that it
-/// can go back.
+/// Most sections covered, summed over the items laid out anew: the search records each for
+/// backtracking.
 const MOST_COVERED: u64 = 1 << 21;
-/// Sections whose holes are looked at.
+/// Most sections whose holes are examined.
 const MOST_SECTIONS: usize = 8;
-/// Items looked at in the time of a step of the budget.
+/// Items examined in the time of one step.
 const ITEMS_A_STEP: u64 = 4;
 /// Searches over one top.
 const RUNS: u64 = 4;
-/// Orders of the greedy layouts to start from, and how many there are with noise before the best is
-/// taken up again.
+/// Orders, with noise, of the greedy layouts to start from.
 const STARTS: [By; 4] = [By::Pressure, By::Size, By::Area, By::Width];
 
 /// Improves `best` until it is within `goal` or the budget is spent.
@@ -48,7 +46,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, budget: &
             best.scratch.copy_from_slice(&best.offsets);
         } else {
             let rule = Rule::noisy(STARTS[round as usize % STARTS.len()], round);
-            // Not kept: of millions it is much, and soon made again.
+            // Not kept: for millions of items it is large, and quick to make again.
             let Some(pressure) = instance.pressure_in_time(&mut || budget.is_late()) else { return };
             if !rank_in_time(&instance.items, &pressure, rule, &mut ranks, &mut || budget.is_late()) {
                 return;
@@ -65,9 +63,9 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, budget: &
     }
 }
 
-/// Lowers a layout as far as laying out its top anew can.
+/// Lowers a layout as far as possible by laying out its top anew.
 fn repair(instance: &Instance, goal: u64, offsets: &mut [u64], size: &mut u64, budget: &mut Budget<'_>) {
-    // Straight for the goal; then half as far, until nothing is gained.
+    // Try the goal first; after each failure go half as far, until nothing is gained.
     let mut target = goal;
     while *size > goal && target < *size && !budget.spent() {
         if lower(instance, target, offsets, budget) {
@@ -79,7 +77,7 @@ fn repair(instance: &Instance, goal: u64, offsets: &mut [u64], size: &mut u64, b
     }
 }
 
-/// Tries to bring a layout down to `target`; whether it did.
+/// Tries to bring a layout down to `target`; returns whether it did.
 fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> bool {
     let Some(cut) = highest_cut(instance, target, offsets, budget) else { return true };
     if budget.interrupted() {
@@ -89,7 +87,7 @@ fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Bud
     let mut heights: Vec<u64> = offsets.to_vec();
     heights.sort_unstable_by(|a, b| b.cmp(a));
     let needed = heights.partition_point(|&at| at >= cut).max(FEWEST_FREE);
-    // With little freedom first: fewer items, more quickly searched.
+    // Start with few items, which are searched more quickly.
     let mut free = needed;
     while free <= MOST_FREE.min(heights.len()) {
         if lay_top_out(instance, target, cut.min(heights[free - 1]), offsets, budget) {
@@ -104,11 +102,12 @@ fn lower(instance: &Instance, target: u64, offsets: &mut [u64], budget: &mut Bud
 }
 
 /// The height above which everything must be laid out anew for the layout to come down to `target`:
-/// below it no of the fullest sections has lost more than that allows. `None` if the layout is
-/// within the target. Anything if time is over: of long-lived items there are many sections to see.
+/// below it, none of the fullest sections has lost more than the target allows. `None` if the
+/// layout is within the target. The result is arbitrary if time is over, because long-lived items
+/// have many sections to scan.
 fn highest_cut(instance: &Instance, target: u64, offsets: &[u64], budget: &mut Budget<'_>) -> Option<u64> {
     let over: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] + instance.items[i].size > target).collect();
-    // One section under each item that is too high: the fullest, which can afford least.
+    // Take the fullest section under each item that is too high: it can afford least.
     let mut sections: Vec<usize> = over
         .iter()
         .take_while(|_| !budget.is_late())
@@ -147,7 +146,7 @@ fn cut_of_section(instance: &Instance, k: usize, target: u64, offsets: &[u64]) -
     top
 }
 
-/// Lays the items at or above `cut` out anew, within `target`; whether it could.
+/// Lays the items at or above `cut` out anew within `target`; returns whether it succeeded.
 fn lay_top_out(instance: &Instance, target: u64, cut: u64, offsets: &mut [u64], budget: &mut Budget<'_>) -> bool {
     let free: Vec<u32> = (0..offsets.len() as u32).filter(|&i| offsets[i as usize] >= cut).collect();
     let top = instance.above(&free, |i| (offsets[i as usize] < cut).then(|| offsets[i as usize]));

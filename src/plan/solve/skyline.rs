@@ -1,14 +1,12 @@
-//! Greedy layout from the bottom up: the lowest niche first, in it the fitting item of the best
-//! rank.
+//! Greedy layout from the bottom up: the best-ranked item that fits goes into the lowest niche.
 //!
 //! The skyline is a list of *flats*, runs of sections filled up to the same height. The lowest flat
-//! is filled with the item of the best rank among those that fit between its ends, or rises to the
-//! lower of its neighbours when none does. Trees over the items in order of their first section,
-//! one for each power of two of widths, find that item: n items take O(n log² n) steps on most
-//! inputs.
+//! takes the best-ranked item that fits between its ends, or rises to its lower neighbour if none
+//! does. To find that item, there is one tree for each power of two of widths, over items in order
+//! of their first section. n items take O(n log² n) steps on most inputs.
 //!
 //! Source: the best-fit skyline heuristic for strip packing (Burke, Kendall and Whitwell 2004) with
-//! a fixed order in place of the best fit, since an item's sections are given here.
+//! a fixed order instead of best fit, because an item's sections are given here.
 
 use super::blocks::{Ceilings, Obstacle};
 use super::budget::Budget;
@@ -17,26 +15,26 @@ use super::instance::{in_order, Instance, Item};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Entries of a table of sections that a class may have, if it has few items; and how many items
-/// there are for each entry if it has many.
+/// Most entries in the table of sections of a class with few items; and items per entry in one with
+/// many.
 const FEW_TABLED: usize = 1 << 14;
 const ITEMS_AN_ENTRY: usize = 4;
-/// Items below a leaf of a class's tree, looked at one by one: a node for each would take more
-/// memory than the problem, and make nothing quicker.
+/// Items below a leaf of a class's tree, scanned one by one: a node for each would take more memory
+/// than the problem, and save no time.
 const LEAF: usize = 8;
 /// No item.
 const NONE: u32 = u32::MAX;
 
-/// What does not change from order to order.
+/// Data shared by all orders, and the state of the current one.
 pub(super) struct Skyline<'a> {
     items: &'a [Item],
     ceilings: Ceilings<'a>,
     sections: usize,
-    /// Items by how wide they are: one class for each power of two.
+    /// Items by width: one class for each power of two.
     classes: Vec<Class<'a>>,
-    /// By logarithm of the width, the class.
+    /// The class for each logarithm of the width.
     class_of: [u8; u32::BITS as usize],
-    /// Where each item is in its class.
+    /// The position of each item in its class.
     position: Vec<u32>,
     flats: Vec<Flat>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
@@ -53,11 +51,11 @@ struct Flat {
     left: u32,
 }
 
-/// The height of a flat that is part of another.
+/// The height of a flat that was merged into another.
 const GONE: u64 = u64::MAX;
 
 impl<'a> Skyline<'a> {
-    /// `None` if it became `late`; of few items nobody asks.
+    /// `None` if it became `late`, which only many items check.
     pub(super) fn new(instance: &'a Instance, late: &mut dyn FnMut() -> bool) -> Option<Skyline<'a>> {
         let items = &instance.items[..];
         let sections = instance.totals.len();
@@ -99,8 +97,8 @@ impl<'a> Skyline<'a> {
         })
     }
 
-    /// Lays all items out, those of low `rank` first, into `offsets`, and returns the size; `None`
-    /// when the budget ran out or the size would pass `limit`.
+    /// Lays all items out, preferring low `rank`, writes `offsets`, and returns the size. `None`
+    /// when the budget runs out or the size would exceed `limit`.
     pub(super) fn place(
         &mut self,
         rank: &[u32],
@@ -162,7 +160,7 @@ impl<'a> Skyline<'a> {
         Some(self.size)
     }
 
-    /// Raises a flat to its lower neighbour, or neighbours, and joins them.
+    /// Raises a flat to its lower neighbour, and joins it with neighbours of that height.
     fn rise(&mut self, from: u32) {
         self.flats[from as usize].height = self.wall(from);
         self.join(from);
@@ -176,9 +174,9 @@ impl<'a> Skyline<'a> {
         left.min(right)
     }
 
-    /// Goes on above an obstacle, or its part over a flat below which nothing more fits: beside it
-    /// larger items may. If the lower neighbour is lower than the obstacle, more may fit from
-    /// there.
+    /// Goes on above the part of an obstacle over a flat when nothing more fits below it: larger
+    /// items may fit beside it. If a neighbour is no higher than the obstacle's bottom, raises the
+    /// flat to it, where more may fit.
     fn pass(&mut self, start: u32, obstacle: Obstacle) {
         let flat = self.flats[start as usize];
         if self.wall(start) <= obstacle.bottom {
@@ -239,13 +237,13 @@ impl<'a> Skyline<'a> {
 
 /// Items of similar width: from one power of two to the next.
 ///
-/// They make the search for an item that fits quick: all items of a class that start early enough
-/// fit, whatever their width, and only the few that start close to the end of the flat need a look
-/// at where they end.
+/// Classes make it quick to find an item that fits: all items of a class that start early enough
+/// fit, whatever their width. Only the few that start close to the flat's end need their ends
+/// checked.
 struct Class<'a> {
-    /// By place in the tree, the first section.
+    /// The first section of each item, by place in the tree.
     starts: Vec<u32>,
-    /// Per boundary of a stretch of 2^`stretch` sections, how many items start before it.
+    /// Per boundary of a stretch of 2^`stretch` sections, the number of items that start before it.
     before: Vec<u32>,
     stretch: u32,
     /// Smallest and largest width.
@@ -277,13 +275,13 @@ impl<'a> Class<'a> {
         }
     }
 
-    /// Puts the best rank among the unplaced items that fit into `[from, end)` and `room` bytes
-    /// into `best` if it is better.
+    /// Lowers `best` to the best rank of the unplaced items that fit into `[from, end)` and `room`
+    /// grains.
     fn better(&self, from: u32, end: u32, room: u64, best: &mut u32) {
         if self.tree.nodes[1].best >= *best || end - from < self.narrowest {
             return;
         }
-        // Starting before `sure`, all fit; starting at `never` or later, none does.
+        // Items before place `sure` all fit `[from, end)`; those at `never` or later do not.
         let before = |section: u32| {
             let k = (section >> self.stretch) as usize;
             let first = self.before[k];
@@ -301,19 +299,20 @@ impl<'a> Class<'a> {
     }
 }
 
-/// Over items in order of their first section: the best rank among those that end early enough.
+/// A tree over items in order of their first section, for the best rank among those that end early
+/// enough.
 struct Tree<'a> {
     items: &'a [Item],
     /// By place, the item; its rank, [`NONE`] once it is placed; and the first section after it.
     members: Vec<u32>,
     ranks: Vec<u32>,
     ends: Vec<u32>,
-    /// Nodes without nodes below them, a power of two: each is over [`LEAF`] places.
+    /// Number of leaves, a power of two; each covers [`LEAF`] places.
     leaves: usize,
-    /// As far as there are items: what would come after is empty.
+    /// The nodes up to the last item; nodes beyond are empty.
     nodes: Vec<Node>,
-    /// By node, the smallest and the largest size below, alignment included; empty where nothing is
-    /// in the way.
+    /// By node, the smallest and largest size below, alignment included; empty if there are no
+    /// obstacles.
     sizes: Vec<(u64, u64)>,
 }
 
@@ -321,7 +320,7 @@ struct Tree<'a> {
 struct Node {
     /// Best rank of the unplaced items below.
     best: u32,
-    /// First and last of their ends.
+    /// First and last end of those items.
     first_end: u32,
     last_end: u32,
 }
@@ -353,7 +352,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Begins again with all items, which have these ranks; `false` if it became `late`.
+    /// Starts again with all items, ranked by `rank`; `false` if it became `late`.
     fn fill(&mut self, rank: &[u32], late: &mut dyn FnMut() -> bool) -> bool {
         for (at, &i) in self.members.iter().enumerate() {
             if at % PIECE == PIECE - 1 && late() {
@@ -366,13 +365,13 @@ impl<'a> Tree<'a> {
         true
     }
 
-    /// What the item at a place needs, whatever it is aligned to.
+    /// The most height that the item at a place can need, padding included.
     fn size(&self, at: usize) -> u64 {
         let item = &self.items[self.members[at] as usize];
         item.size + item.align - 1
     }
 
-    /// Leaf `k` from what is unplaced below it.
+    /// Computes leaf `k` from the unplaced items below it.
     fn sum_up(&mut self, k: usize) {
         let first = (k - self.leaves) * LEAF;
         let unplaced = (first..self.ranks.len().min(first + LEAF)).filter(|&at| self.ranks[at] != NONE);
@@ -384,7 +383,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Node `k` from those below it.
+    /// Computes node `k` from those below it.
     fn join(&mut self, k: usize) {
         self.nodes[k] = match *self.nodes.get(2 * k..).unwrap_or_default() {
             [a, b, ..] => Node::join(a, b),
@@ -408,15 +407,16 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Puts the best rank among the items at `among` that end at `end` or before, and fit into
-    /// `room`, into `best` if it is better.
+    /// Lowers `best` to the best rank of the items at places `among` that end by `end` and fit into
+    /// `room`.
     fn best(&self, among: std::ops::Range<u32>, end: u32, room: u64, best: &mut u32) {
         if !among.is_empty() {
             self.search(1, 0..(self.leaves * LEAF) as u32, &among, (end, room), best);
         }
     }
 
-    /// Looks below node `k`, which is over `span`. As deep as the tree, 29 levels at most.
+    /// Searches below node `k`, which covers `span`. It recurses as deep as the tree, 29 levels at
+    /// most.
     fn search(
         &self,
         k: usize,

@@ -1,10 +1,10 @@
-//! Several arenas, all with capacities: divided by sums, each searched.
+//! Several arenas, all with capacities: divides buffers by sums, then searches each arena.
 //!
-//! When the greedy order found no room for something, another division may do. Buffers are dealt
-//! out by falling size, or another order, each to the arena in which most room is left at its
-//! fullest step: arenas fill evenly, and of two that are alike each arena gets one. Where sums are
-//! within all capacities, every arena is laid out with a share of the effort. What does not fit by
-//! that is tried as one problem ([`super::stacked`]).
+//! When the greedy order leaves some buffer without room, another division may work. Buffers are
+//! dealt out by falling size, or in another order, each to the arena with the most room at the
+//! fullest step of its life: arenas fill evenly, and two equal buffers go to different arenas. If
+//! sums are within all capacities, each arena is laid out with a share of the effort. If that
+//! fails, [`super::stacked`] tries all arenas as one problem.
 
 use super::arena::{self, Arena};
 use super::budget::Budget;
@@ -16,11 +16,11 @@ use super::stacked;
 use crate::plan::problem::Place;
 use std::cmp::Reverse;
 
-/// Divisions that are tried.
+/// Number of divisions to try.
 const ROUNDS: u64 = 8;
 
 /// A division of all buffers with a layout of each arena within its capacity, if one is found.
-/// `assigned` says where the fixed ones are.
+/// `assigned` gives the arenas of bound and fixed buffers.
 pub(super) fn search(
     task: &Task<'_>,
     assigned: &Assigned,
@@ -42,7 +42,7 @@ pub(super) fn search(
     found
 }
 
-/// An arena for each buffer such that sums are within all capacities.
+/// An arena for each buffer, such that sums are within all capacities.
 fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>> {
     let arenas = task.problem.arenas();
     let mut loads: Vec<Loads> = arenas.iter().map(|_| Loads::new(task.sections)).collect();
@@ -62,8 +62,8 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
             1 => size(k) as f64 * life(k) as f64,
             _ => life(k) as f64,
         };
-        // Without noise at first; then a little, which changes who comes first of what is nearly
-        // alike.
+        // The first rounds have no noise; later ones have a little, which reorders nearly equal
+        // buffers.
         if round < 3 {
             by
         } else {
@@ -92,14 +92,14 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
     Some(homes)
 }
 
-/// Lays every arena out; offsets of all if each is within its capacity.
+/// Lays every arena out. Returns all movable offsets if each arena is within its capacity.
 fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
     let mut found = Assigned { offsets: vec![None; homes.len()], homes };
     for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
         let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);
         let ids: Vec<u32> = mine().map(|k| task.ids[k as usize]).collect();
         let mut arena = Arena::new(task.problem, task.reserved[index as usize].clone(), ids);
-        // A wish may wait until it is known who is there.
+        // Preferred offsets wait until the arena's buffers are known.
         arena.preferred.clear();
         let capacity = of_arena.capacity.unwrap_or(u64::MAX);
         let how = arena::Task { goal: capacity, effort: options.effort, threads: options.threads };

@@ -1,5 +1,5 @@
-//! Several arenas, all with capacities, as one problem: on top of one another, with a border
-//! between each two that nothing lies across. What is bound to an arena has to lie within its band.
+//! Several arenas, all with capacities, as one problem. They are stacked, and no buffer lies across
+//! a border between two. A buffer bound to an arena must lie within its band.
 
 use super::blocks::Obstacle;
 use super::budget::Budget;
@@ -10,12 +10,13 @@ use super::numbers::gcd;
 use super::portfolio::{Experience, Portfolio};
 use crate::plan::problem::{Place, MAX_BYTES};
 
-/// Runs of the search.
+/// Number of runs of the search.
 const RUNS: u64 = 288;
-/// Most items times sections that are searched: two bits of each search for each of them.
+/// Most items times sections to search; each of these cells takes two bits of memory.
 const MOST_CELLS: usize = 1 << 24;
 
-/// A division with offsets in it, if one is found. `assigned` says where the fixed ones are.
+/// A division with its movable offsets, if one is found. `assigned` gives the arenas of fixed
+/// buffers.
 pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget: &mut Budget<'_>) -> Option<Assigned> {
     let arenas = task.problem.arenas();
     let fixed = |k: u32| match task.buffer(k).place {
@@ -27,7 +28,7 @@ pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget:
         return None;
     }
     let shape = |k: u32| &task.shapes.shapes[k as usize];
-    // By arena, what cannot move: shape and offset.
+    // By arena, its obstacles: (shape, offset).
     let mut obstacles = task.obstacles.clone();
     for &k in &held {
         obstacles[assigned.homes[k as usize] as usize].push((k, fixed(k)?));
@@ -39,7 +40,7 @@ pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget:
     let sizes = movable.iter().fold(0, |g, &k| gcd(g, rounded(shape(k).size)));
     let strides = movable.iter().map(|&k| shape(k).align).filter(|&align| align > 1).fold(sizes, gcd);
     let grain = taken.fold(strides, |g, (bottom, end)| gcd(gcd(g, bottom), end)).max(1);
-    // Every arena begins where everything would be aligned.
+    // Every arena begins at a multiple of the largest alignment.
     let mut bases = Vec::new();
     let mut borders = Vec::new();
     let mut top = 0u64;

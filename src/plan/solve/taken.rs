@@ -1,25 +1,25 @@
-//! Bytes of arenas that are taken for a while, and which of them are in the way of others: O(log n)
-//! each.
+//! Byte ranges of arenas that are taken for a while, and collisions with them, in O(log n) each.
 
-/// An arena, a first byte and an end there.
+/// A range of bytes: (arena, first byte, end).
 pub(super) type Bytes = (u32, u64, u64);
 
 /// Ranges of bytes that come and go and may overlap.
 pub(super) struct Taken {
-    /// All there will be, in order.
+    /// All ranges that will ever be there, in order.
     all: Vec<Bytes>,
-    /// A tree over them: the highest end of those below a node that are there now, 0 if none is.
+    /// A tree over `all`. Each node has the highest end of the ranges below that are there now, or
+    /// 0.
     ends: Vec<u64>,
 }
 
 impl Taken {
-    /// Of ranges in order; none is there yet.
+    /// Takes all ranges, in order; none is there yet.
     pub(super) fn new(all: Vec<Bytes>) -> Taken {
         let ends = vec![0; 2 * all.len()];
         Taken { all, ends }
     }
 
-    /// The range at this place comes or goes.
+    /// Adds or removes the range at this place.
     pub(super) fn set(&mut self, place: usize, comes: bool) {
         let mut node = place + self.all.len();
         self.ends[node] = if comes { self.all[place].2 } else { 0 };
@@ -29,9 +29,9 @@ impl Taken {
         }
     }
 
-    /// The place of one that is there and shares a byte with these.
+    /// The place of a range that is there and shares a byte with this one.
     pub(super) fn meeting(&self, (arena, at, end): Bytes) -> Option<usize> {
-        // Of those that begin below the end, one that ends above the first byte.
+        // Among ranges that begin below the end, look for one that ends above the first byte.
         let first = self.all.partition_point(|other| other.0 < arena);
         let last = self.all.partition_point(|other| (other.0, other.1) < (arena, end));
         let (mut from, mut to) = (first + self.all.len(), last + self.all.len());
@@ -51,7 +51,7 @@ impl Taken {
         if highest <= at {
             return None;
         }
-        // Which it is takes longer, and is asked once.
+        // Finding which one takes longer, but happens only once.
         (first..last).find(|place| self.ends[place + self.all.len()] > at)
     }
 }

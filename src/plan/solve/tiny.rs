@@ -1,18 +1,18 @@
-//! A few buffers: every order, each buffer at the lowest offset at which it fits.
+//! A few buffers: tries every order, with each buffer at the lowest offset at which it fits.
 //!
-//! Some order ends with an optimum. Take an optimum and place its buffers by rising offset: by
-//! induction each comes to lie no higher than there, since those before it that it must avoid end
-//! at or below its place in the optimum, and obstacles are where they were.
+//! Some order gives an optimum. Take an optimal layout and place its buffers by rising offset. By
+//! induction each lies no higher than in the optimum: the earlier buffers that it must avoid end at
+//! or below its place there, and obstacles have not moved.
 
 use super::first_fit::{FirstFit, Fit, Shapes};
 
 /// Most buffers to try all orders of: 5,040 of them.
 pub(super) const MOST: usize = 7;
-/// Most obstacles to try them around.
+/// Most obstacles for which all orders are tried.
 pub(super) const MOST_OBSTACLES: usize = 1_000;
 
-/// The smallest layout of the `movable` shapes around `obstacles`: the end of the highest movable
-/// one, and all offsets. `good` is a size that cannot be beaten.
+/// The smallest layout of the `movable` shapes around `obstacles`: the highest end of a movable
+/// shape, and all offsets. `good` is a size that cannot be beaten.
 pub(super) fn smallest(shapes: &Shapes, movable: &[u32], obstacles: &[(u32, u64)], good: u64) -> (u64, Vec<u64>) {
     let mut search = Search {
         fit: FirstFit::new(shapes),
@@ -35,7 +35,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Places those of `movable` that `done` has no bit for. As deep as there are buffers.
+    /// Places the `movable` shapes without a bit in `done`. It recurses once for each buffer.
     fn place(&mut self, movable: &[u32], done: u32, size: u64) {
         if done.count_ones() as usize == movable.len() {
             self.best = (size, self.offsets.clone());

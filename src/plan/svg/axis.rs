@@ -1,10 +1,10 @@
-//! Where a plot begins and ends, scales and their ticks.
+//! The edges of the plot, scales and their ticks.
 
 /// Width of the picture, pixels.
 pub const WIDTH: f64 = 1280.0;
-/// Left of the plot: labels of bytes.
+/// Left edge of the plot; labels of bytes are beyond it.
 pub const LEFT: f64 = 92.0;
-/// Right edge of the plot; beyond it are the labels of lines.
+/// Right edge of the plot; labels of lines are beyond it.
 pub const RIGHT: f64 = WIDTH - 172.0;
 
 /// Maps `[lo, hi)` of the problem to pixels.
@@ -21,20 +21,20 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Where `value` is. Values out of range are put at the nearest end.
+    /// The pixel of `value`; values out of range go to the nearest end.
     pub fn at(&self, value: u64) -> f64 {
         self.at_f64(value.clamp(self.lo, self.hi).saturating_sub(self.lo) as f64)
     }
 
-    /// Where `lo + above` is.
+    /// The pixel of `lo + above`.
     pub fn at_f64(&self, above: f64) -> f64 {
         let share = above / self.hi.saturating_sub(self.lo).max(1) as f64;
         self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
     }
 }
 
-/// Multiples of a power of two from 0 to `max`, at most `most` and no fewer than half as many,
-/// where bytes are enough.
+/// Multiples of a power of two from 0 to `max`: at most `most`, and at least half as many if there
+/// are enough bytes.
 pub fn byte_ticks(max: u64, most: u64) -> Vec<u64> {
     let mut step = 1u64;
     while max / step >= most.max(2) && step < 1 << 62 {
@@ -49,7 +49,7 @@ pub fn step_ticks(lo: u64, hi: u64, most: u64) -> Vec<u64> {
     let mut step = 1u64;
     'found: loop {
         for factor in [1, 2, 5] {
-            // Not above a span, so far below 2^64.
+            // At most a span, so far below 2^64.
             if span / (step.saturating_mul(factor)) < most.max(2) {
                 step = step.saturating_mul(factor);
                 break 'found;

@@ -1,4 +1,4 @@
-//! What a colour means: the kind of a buffer where there are several, else the class of its size.
+//! The meaning of colours: a buffer's kind if there are several kinds, otherwise its size class.
 //!
 //! Fills are light enough for dark text and differ in lightness, not in hue alone.
 
@@ -13,41 +13,41 @@ pub const FAINT: &str = "#5a6672";
 pub const CRITICAL: &str = "#c1440e";
 /// The capacity's line.
 pub const CAPACITY: &str = "#7a2f6f";
-/// The arena where nothing is.
+/// Unused bytes of an arena.
 pub const EMPTY: &str = "#f7f5f0";
 /// Grid and frame.
 pub const GRID: &str = "#dcdad4";
 /// Live bytes over time.
 pub const LIVE: &str = "#9fb4c4";
 
-/// How many classes a picture tells apart.
+/// Number of classes in a picture.
 pub const CLASSES: usize = 5;
 
-/// By size, from the smallest class to the largest: large ones calm, small ones strong.
+/// Colours of sizes, from the smallest class to the largest: strong for small, calm for large.
 const SIZES: [&str; CLASSES] = ["#2c5f86", "#447aa3", "#7fadcb", "#a5c7db", "#c6dce8"];
-/// By kind, in the order of [`Kind::ALL`].
+/// Colours of kinds, in the order of [`Kind::ALL`].
 const KINDS: [&str; CLASSES] = ["#a9c7db", "#f2e2a0", "#e8a87c", "#8cc5b0", "#d3cfd8"];
-/// Classes dark enough for white text.
+/// Fills dark enough for white text.
 const DARK: [&str; 2] = ["#2c5f86", "#447aa3"];
 
-/// What the colours of one picture mean.
+/// The meaning of the colours in one picture.
 pub enum Palette {
-    /// Several kinds; which there are.
+    /// Several kinds: whether each is present.
     Kinds([bool; CLASSES]),
-    /// One kind: the class of a size by its `ilog2`, where there is such a size.
+    /// One kind: the class of each size by `ilog2`, if any buffer has such a size.
     Sizes([Option<u8>; 64]),
 }
 
 impl Palette {
-    /// For the buffers that are drawn.
+    /// The palette for the buffers that are drawn.
     pub fn of(problem: &Problem) -> Palette {
         let drawn = || problem.buffers().iter().filter(|b| b.occupies() && !problem.left_out().contains(b.kind));
         let kinds = Kind::ALL.map(|kind| drawn().any(|b| b.kind == kind));
         if kinds.iter().filter(|&&k| k).count() > 1 {
             return Palette::Kinds(kinds);
         }
-        // Classes cover about as much of the picture each, so that neighbours of like sizes can
-        // still be told apart.
+        // Each class covers about the same area of the picture, so that neighbours of similar size
+        // can still differ in colour.
         let mut area = [0.0f64; 64];
         for b in drawn() {
             let steps: u64 = b.live().map(|i| i.upper - i.lower).sum();
@@ -64,7 +64,7 @@ impl Palette {
         }))
     }
 
-    /// Which class a buffer is of.
+    /// The class of a buffer.
     pub fn class(&self, b: &Buffer) -> usize {
         match self {
             Palette::Kinds(_) => b.kind as usize,
@@ -84,7 +84,7 @@ impl Palette {
         colours.get(class).copied().unwrap_or(FAINT)
     }
 
-    /// The colour of text on it.
+    /// The colour of text on a class.
     pub fn ink(&self, class: usize) -> &'static str {
         if DARK.contains(&self.fill(class)) {
             "#ffffff"
@@ -93,7 +93,7 @@ impl Palette {
         }
     }
 
-    /// Classes, and what each stands for.
+    /// Each class, and its meaning.
     pub fn legend(&self) -> Vec<(usize, String)> {
         match self {
             Palette::Kinds(present) => {

@@ -1,9 +1,9 @@
 //! A layout as a picture: steps to the right, bytes up, a rectangle for each live range of each
-//! buffer; below it what is live over time.
+//! buffer, and below it the live bytes over time.
 //!
-//! The picture is the same for the same problem and layout, needs no script and no font of its own,
-//! and its size is bounded however many buffers there are: the largest are elements with a tooltip,
-//! smaller ones share a path per colour, and those that would be thinner than half a pixel become a
+//! The picture is the same for the same problem and layout, and needs no script or special font.
+//! Its size is bounded for any number of buffers: the largest are elements with a tooltip, smaller
+//! ones share a path per colour, and the rest, like those thinner than half a pixel, form a
 //! density.
 
 mod axis;
@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use text::{label, px, LARGE, SMALL};
 
-/// Top of the first arena; above it heading and critical step.
+/// Top of the first arena; the heading and the label of the critical step are above it.
 const TOP: f64 = 92.0;
 /// Height of a single arena.
 const ARENA: f64 = 540.0;
@@ -31,14 +31,14 @@ const ARENA: f64 = 540.0;
 const LEAST_ARENA: f64 = 140.0;
 /// Most arenas that are drawn.
 const MOST_ARENAS: usize = 16;
-/// Between arenas, and above the live bytes.
+/// Space between arenas, and above the live bytes.
 const BETWEEN: f64 = 24.0;
-/// Height of the live bytes.
+/// Height of the plot of live bytes.
 const LIVE: f64 = 90.0;
 /// Height of the labels of steps and of the legend.
 const BELOW: f64 = 86.0;
 
-/// Of text that stands on lines.
+/// Attributes of text drawn over lines.
 const HALO: &str = "stroke=\"#ffffff\" stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\"";
 
 /// The layout as SVG.
@@ -51,12 +51,12 @@ struct Picture<'a> {
     problem: &'a Problem,
     layout: &'a Layout,
     palette: Palette,
-    /// Steps.
+    /// Scale of steps.
     x: Scale,
     panels: Vec<Panel>,
-    /// Bytes live.
+    /// Scale of live bytes.
     live: Scale,
-    /// What is live over time, and at most.
+    /// Live bytes over time; `peak` is their maximum.
     curve: Vec<(Step, u128)>,
     peak: u64,
     height: f64,
@@ -133,7 +133,7 @@ impl<'a> Picture<'a> {
         let _ = self.out.write_fmt(text);
     }
 
-    /// Text at a place: `anchor` is SVG's.
+    /// Draws text. `anchor` is SVG's `text-anchor`.
     fn text(&mut self, x: f64, y: f64, anchor: &str, attributes: &str, text: &str) {
         label(&mut self.out, x, y, anchor, attributes, text);
     }
@@ -175,7 +175,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Says why there is nothing to see.
+    /// Says why the picture has no buffers.
     fn nothing(&mut self, panels: &[Panel]) {
         let Some(panel) = panels.first() else { return };
         let why = match self.layout.status {
@@ -187,7 +187,7 @@ impl<'a> Picture<'a> {
         self.text((LEFT + RIGHT) / 2.0, y, "middle", &format!("font-size=\"{LARGE}\" {HALO}"), why);
     }
 
-    /// All rectangles of buffers.
+    /// Draws all rectangles of buffers.
     fn buffers(&mut self, panels: &[Panel], drawn: &Sorted) {
         let (Some(first), Some(last)) = (panels.first(), panels.last()) else { return };
         if !drawn.dense.is_empty() {
@@ -240,8 +240,8 @@ impl<'a> Picture<'a> {
             colour::EMPTY
         ));
         let curve = std::mem::take(&mut self.curve);
-        // Half a pixel shows no more than its highest value; a step function is drawn as it is
-        // while it is short.
+        // A short curve is drawn exactly. In a long one, each half pixel shows only its highest
+        // value.
         let mut path = format!("M{} {}", px(self.x.at(curve.first().map_or(0, |c| c.0))), px(base));
         let thin = curve.len() as f64 > 4.0 * (RIGHT - LEFT);
         let mut column: Option<(f64, u64)> = None;
@@ -275,7 +275,7 @@ impl<'a> Picture<'a> {
 
     fn step_axis(&mut self) {
         let y = self.live.from;
-        // Labels are as wide as the last one, and stay apart.
+        // Labels are at most as wide as the last one, and stay apart.
         let wide = text::width(&text::grouped(self.x.hi), SMALL) + 36.0;
         let most = ((RIGHT - LEFT) / wide).max(2.0) as u64;
         let mut ticks = String::new();
@@ -311,7 +311,7 @@ impl<'a> Picture<'a> {
         }
         let d = format!("M{} {}v{}", px(x), px(y), px(h));
         if !wide {
-            // Beside thin rectangles the line alone would be lost.
+            // The line alone would be lost among thin rectangles.
             let halo = "stroke=\"#ffffff\" stroke-opacity=\"0.6\" stroke-width=\"3.5\"";
             self.put(format_args!("<path d=\"{d}\" {halo}/>\n"));
         }
@@ -325,7 +325,7 @@ impl<'a> Picture<'a> {
             px(x),
             px(self.live.at(peak))
         );
-        // Whichever side has more room.
+        // Put the label on the side with more room.
         let (at, anchor) = if x < (LEFT + RIGHT) / 2.0 { (x - 4.0, "start") } else { (x + 4.0, "end") };
         self.text(at, y - 5.0, anchor, &format!("fill=\"{accent}\" font-weight=\"bold\""), &says);
         self.out.push_str("</g>\n");
@@ -373,13 +373,13 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// So many buffers.
+/// A count with its noun: "2 buffers".
 fn buffers(count: usize) -> String {
     format!("{} buffer{}", text::grouped(count as u64), if count == 1 { "" } else { "s" })
 }
 
-/// From the first step at which something is live to the last; never empty. Reserved ranges may
-/// last for ever, and so count only when there is nothing else.
+/// The steps from the first live one to the last; never empty. Reserved ranges may last for ever,
+/// so they count only without buffers.
 fn steps(problem: &Problem) -> Interval {
     let of_buffers = problem.buffers().iter().filter(|b| b.occupies()).map(|b| Interval::new(b.lower, b.upper));
     let hull = |a: Interval, b: Interval| Interval::new(a.lower.min(b.lower), a.upper.max(b.upper));

@@ -1,4 +1,4 @@
-//! One arena of the picture, and what stands in its rectangles.
+//! One arena of the picture, and the text in its rectangles.
 
 use super::axis::{byte_ticks, Scale, LEFT, RIGHT};
 use super::colour::{self, Palette};
@@ -8,7 +8,7 @@ use crate::plan::layout::{Layout, LayoutStatus};
 use crate::plan::problem::{Buffer, Place, Problem};
 use std::fmt::Write;
 
-/// A capacity further above the arena than this is told, not drawn.
+/// A capacity above this many times the arena's size is written, not drawn.
 const CAPACITY_SHOWN: u64 = 2;
 /// Shortest side of a rectangle that gets an outline, pixels.
 const OUTLINED: f64 = 4.0;
@@ -21,11 +21,11 @@ const MOST_RESERVED: usize = 2_000;
 
 /// One arena of the picture.
 pub struct Panel {
-    /// Which.
+    /// Index of the arena.
     pub arena: u32,
-    /// Bytes; 0 is at the bottom.
+    /// Scale of bytes; 0 is at the bottom.
     pub y: Scale,
-    /// Beside the axis, when there are several.
+    /// Name beside the axis, if there are several arenas.
     name: Option<String>,
     size: u64,
     lower_bound: u64,
@@ -33,12 +33,12 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Arena `arena`, `height` pixels from `top` on.
+    /// The panel of arena `arena`, `height` pixels high, below `top`.
     pub fn new(problem: &Problem, layout: &Layout, arena: u32, top: f64, height: f64) -> Panel {
         let given = problem.arenas().get(arena as usize);
         let several = problem.arenas().len() > 1;
         let used = layout.arenas.get(arena as usize).copied().unwrap_or_default();
-        // Without slots only the sum is known; it is that of the one arena where there is one.
+        // Without slots only the total is known; with one arena, it is that arena's size.
         let size = if several { used.size } else { layout.size };
         let lower_bound = if several { used.lower_bound } else { layout.lower_bound };
         let least = size.max(lower_bound).max(1);
@@ -51,12 +51,12 @@ impl Panel {
             }
             None => format!("arena {arena}"),
         });
-        // Some air above, so that the highest line is not the frame.
+        // Leave space above, so that the highest line is not on the frame.
         let y = Scale { lo: 0, hi: shown.saturating_add((shown / 25).max(1)), from: top + height, to: top };
         Panel { arena, y, name, size, lower_bound, capacity }
     }
 
-    /// The plot with nothing in it: unused bytes, and the axis.
+    /// Draws the empty plot: unused bytes, and the axis.
     pub fn background(&self, out: &mut String, x: Scale) {
         let (top, bottom) = (self.y.to, self.y.from);
         let _ = writeln!(
@@ -106,7 +106,7 @@ impl Panel {
         }
     }
 
-    /// Reserved ranges, hatched.
+    /// Draws reserved ranges, hatched.
     pub fn reserved(&self, out: &mut String, x: Scale, problem: &Problem) {
         let mine = problem.reserved().iter().filter(|r| r.arena == self.arena && r.size > 0 && !r.during.is_empty());
         for r in mine.take(MOST_RESERVED) {
@@ -129,7 +129,7 @@ impl Panel {
         }
     }
 
-    /// Lines of sizes, with labels beside the plot that keep apart.
+    /// Draws lines of sizes, with labels beside the plot that do not overlap.
     pub fn lines(&self, out: &mut String, layout: &Layout) {
         let no_layout = matches!(layout.status, LayoutStatus::Infeasible | LayoutStatus::OutOfTime);
         let size = if no_layout { "smallest found" } else { "arena size" };
@@ -168,7 +168,7 @@ impl Panel {
     }
 }
 
-/// Bytes for people, and exactly.
+/// A byte count in rounded and exact form.
 fn exact(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -176,8 +176,7 @@ fn exact(bytes: u64) -> String {
     format!("{} ({} bytes)", text::bytes(bytes), text::grouped(bytes))
 }
 
-/// Rectangles that are elements of their own, with tooltips. A light outline parts neighbours where
-/// it leaves enough of them.
+/// Draws rectangles as separate elements with tooltips; a light outline separates the larger ones.
 pub fn alone(out: &mut String, pieces: &[Piece], problem: &Problem, layout: &Layout, palette: &Palette) {
     let outlined = |p: &Piece| p.w >= OUTLINED && p.h >= OUTLINED;
     let mut groups: Vec<&Piece> = pieces.iter().collect();
@@ -194,8 +193,8 @@ pub fn alone(out: &mut String, pieces: &[Piece], problem: &Problem, layout: &Lay
     }
 }
 
-/// Names inside the rectangles that have room. The colour behind them is theirs, so that a line
-/// below does not disturb.
+/// Draws names inside rectangles that have room, outlined in the rectangle's colour to hide lines
+/// below.
 pub fn labels(out: &mut String, pieces: &[Piece], problem: &Problem, palette: &Palette) {
     let mut groups: Vec<&Piece> = pieces.iter().filter(|p| p.w.min(p.h) >= LOWEST).collect();
     groups.sort_by_key(|p| p.class);
@@ -258,7 +257,7 @@ fn rectangle(out: &mut String, p: &Piece, b: &Buffer, layout: &Layout) {
     }
 }
 
-/// A name, and the size if there is room: in one line, in two, or upwards in a narrow rectangle.
+/// Writes a name, and the size if there is room, in one line or two; upwards in a narrow rectangle.
 fn inscribe(out: &mut String, p: &Piece, b: &Buffer) {
     let name = match &b.name {
         Some(name) => text::one_line(name),
@@ -267,7 +266,7 @@ fn inscribe(out: &mut String, p: &Piece, b: &Buffer) {
     let size = text::bytes(b.size);
     let (x, y) = (p.x + p.w / 2.0, p.y + p.h / 2.0);
     let level = Lines::new(&name, &size, p.w, p.h);
-    // Upwards only where it tells more.
+    // Write upwards only if nothing fits level.
     let upright = if level.is_none() && p.h > p.w { Lines::new(&name, &size, p.h, p.w) } else { None };
     let turn = if upright.is_some() { format!("transform=\"rotate(-90 {} {})\"", px(x), px(y)) } else { String::new() };
     let Some(lines) = level.or(upright) else { return };
@@ -281,7 +280,7 @@ fn inscribe(out: &mut String, p: &Piece, b: &Buffer) {
     }
 }
 
-/// What is written in a rectangle.
+/// The text in a rectangle.
 struct Lines {
     font: f64,
     first: String,
@@ -289,7 +288,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// What fits `along` pixels of text and `across` pixels of lines, if anything does.
+    /// The text that fits into `along` pixels of width and `across` pixels of height, if any.
     fn new(name: &str, size: &str, along: f64, across: f64) -> Option<Lines> {
         const AIR: f64 = 8.0;
         let font = if across >= LINE { SMALL } else { TINY };

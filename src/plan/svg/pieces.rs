@@ -1,14 +1,14 @@
-//! Which rectangles there are, and how each is drawn: alone, with others of its colour, or as part
-//! of a density.
+//! The rectangles of a picture, each drawn alone, with others of its colour, or as part of a
+//! density.
 //!
-//! What a picture shows is bounded, and so is its size: [`ALONE`] rectangles with a tooltip,
+//! The size of a picture is bounded: it has at most [`ALONE`] rectangles with a tooltip,
 //! [`TOGETHER`] without, and a grid of [`CELLS`] cells for the rest.
 
 use super::text::px;
 use crate::plan::problem::{BufferId, Interval};
 use std::fmt::Write;
 
-/// Most rectangles that are elements of their own.
+/// Most rectangles drawn as separate elements.
 pub const ALONE: usize = 3_000;
 /// Most rectangles drawn as parts of one path per colour.
 pub const TOGETHER: usize = 30_000;
@@ -18,17 +18,17 @@ const CELLS: f64 = 130_000.0;
 const CELL: f64 = 2.0;
 /// A side shorter than this cannot be seen, pixels.
 const VISIBLE: f64 = 0.5;
-/// How many colours there are.
+/// Number of colours.
 const CLASSES: usize = super::colour::CLASSES;
-/// How many shades of each a density has.
+/// Number of shades of each colour in a density.
 const SHADES: usize = 5;
 
 /// One live range of one buffer, in pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// Whose.
+    /// The buffer.
     pub id: BufferId,
-    /// Which steps.
+    /// The steps of the live range.
     pub during: Interval,
     /// Left.
     pub x: f64,
@@ -38,7 +38,7 @@ pub struct Piece {
     pub w: f64,
     /// Height of the buffer.
     pub h: f64,
-    /// Height of its guard, which is above it.
+    /// Height of its guard, which is above the buffer.
     pub guard: f64,
     /// Index of its colour.
     pub class: usize,
@@ -47,16 +47,16 @@ pub struct Piece {
 /// The pieces by how they are drawn.
 #[derive(Debug, Default)]
 pub struct Sorted {
-    /// Elements of their own, largest first.
+    /// Drawn as separate elements, largest first.
     pub alone: Vec<Piece>,
-    /// Parts of paths.
+    /// Drawn as parts of paths.
     pub together: Vec<Piece>,
-    /// Parts of the density.
+    /// Merged into the density.
     pub dense: Vec<Piece>,
 }
 
 impl Sorted {
-    /// All of them.
+    /// All pieces.
     pub fn all(&self) -> impl Iterator<Item = &Piece> {
         self.alone.iter().chain(&self.together).chain(&self.dense)
     }
@@ -99,15 +99,15 @@ fn rectangle(path: &mut String, x: f64, y: f64, w: f64, h: f64) {
     let _ = write!(path, "M{} {}h{}v{}h-{}z", px(x), px(y), px(w), px(h), px(w));
 }
 
-/// The part of each cell that is covered, by colour.
+/// The covered share of each cell, by colour.
 pub struct Density {
     x: f64,
     y: f64,
     cell: f64,
     columns: usize,
     rows: usize,
-    /// By row, one more than there are columns: how coverage changes from the cell before, so that
-    /// a wide piece costs as little as a narrow one.
+    /// The change of coverage from the cell before, so that a wide piece costs as little as a
+    /// narrow one. Each row has one more entry than columns.
     change: Vec<[f32; CLASSES]>,
 }
 
@@ -120,7 +120,7 @@ impl Density {
         Density { x, y, cell, columns, rows, change: vec![[0.0; CLASSES]; (columns + 1) * rows] }
     }
 
-    /// Covers a piece.
+    /// Adds the coverage of a piece.
     pub fn add(&mut self, p: &Piece) {
         let (top, bottom) = ((p.y - self.y) / self.cell, (p.y + p.h - self.y) / self.cell);
         let (left, right) = ((p.x - self.x) / self.cell, (p.x + p.w - self.x) / self.cell);
@@ -132,7 +132,7 @@ impl Density {
         }
     }
 
-    /// Coverage by `share` from `at` (in cells) to the end of the row.
+    /// Adds coverage by `share` from `at` (in cells) to the end of the row.
     fn edge(&mut self, row: usize, at: f64, class: usize, share: f64) {
         let column = (at.max(0.0) as usize).min(self.columns);
         let inside = (at - column as f64).clamp(0.0, 1.0);
@@ -147,8 +147,8 @@ impl Density {
         }
     }
 
-    /// One path per colour and shade: `(class, opacity, path data)`. A cell has the colour of which
-    /// it has most.
+    /// One path per colour and shade: `(class, opacity, path data)`. A cell takes the colour that
+    /// covers most of it.
     pub fn paths(&self) -> Vec<(usize, f64, String)> {
         let mut paths = vec![String::new(); CLASSES * SHADES];
         for (row, changes) in self.change.chunks_exact(self.columns + 1).enumerate() {
@@ -156,7 +156,7 @@ impl Density {
             let (mut from, mut look) = (0, None);
             for (column, change) in changes.iter().enumerate() {
                 covered.iter_mut().zip(change).for_each(|(c, change)| *c += change);
-                // The last is beyond the row and ends its run.
+                // The last entry is beyond the row, and ends its run.
                 let now = if column < self.columns { Self::look(&covered) } else { None };
                 if now != look {
                     if let Some(path) = look.and_then(|l: usize| paths.get_mut(l)) {
@@ -172,7 +172,8 @@ impl Density {
         named.filter(|(.., path)| !path.is_empty()).collect()
     }
 
-    /// Index of a path. What is there at all is seen; the darkest shade is full.
+    /// The index of a cell's path. Any coverage above `LEAST` is visible; the darkest shade means
+    /// full.
     fn look(covered: &[f32; CLASSES]) -> Option<usize> {
         const LEAST: f32 = 0.01;
         let sum: f32 = covered.iter().sum();
@@ -205,7 +206,7 @@ mod tests {
         let row: Vec<f32> = d.change[..5].iter().map(&mut running).collect();
         assert_eq!(row, [0.0, 0.375, 0.75, 0.1875, 0.0]);
         assert!(d.change[6..].iter().flatten().all(|&c| c == 0.0), "row 1 is empty");
-        // Up to the very end of the grid, a little of one colour and more of another.
+        // At the very end of the grid, a little of one colour and more of another.
         d.add(&piece(18.0, 22.0, 2.0, 0.5));
         d.add(&Piece { class: 2, ..piece(18.0, 22.5, 2.0, 1.5) });
         let paths = d.paths();

@@ -1,4 +1,4 @@
-//! Text in a picture: what may stand in XML, how wide it gets, and numbers for people.
+//! Text in a picture: XML escapes, widths, and readable numbers.
 
 use crate::base::size;
 use std::fmt::Write;
@@ -10,18 +10,18 @@ pub const TINY: f64 = 9.0;
 /// Font size of the heading, pixels.
 pub const LARGE: f64 = 16.0;
 
-/// Widest of the usual sans-serif fonts (DejaVu Sans), as a share of the font size: an average over
-/// names and numbers, which mostly are of small letters, digits and underscores.
+/// Average character width of DejaVu Sans, the widest of the usual sans-serif fonts, as a share of
+/// the font size. Names and numbers are mostly lower-case letters, digits and underscores.
 const ADVANCE: f64 = 0.64;
-/// The same of a letter that fills a square, as those of Chinese and most symbols do.
+/// Width of a character that fills a square, such as Chinese and most symbols, as a share of the
+/// font size.
 const WIDE: f64 = 1.05;
 
-/// Characters of a name in a tooltip.
+/// Most characters of a name in a tooltip.
 const TOOLTIP_LIMIT: usize = 120;
 
-/// Appends `text` as character data or an attribute value: markup escaped, and without the
-/// characters that XML does not allow, that are invisible, or that turn the direction of what
-/// follows.
+/// Appends `text` as character data or an attribute value. It escapes markup, and drops characters
+/// that XML does not allow, that are invisible, or that change the direction of text.
 pub fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -47,7 +47,7 @@ pub fn one_line(name: &str) -> String {
     name.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }
 
-/// A name for a tooltip: one line, not long.
+/// A name for a tooltip: one line, cut to [`TOOLTIP_LIMIT`] characters.
 pub fn tooltip_name(name: &str) -> String {
     let name = one_line(name);
     match name.char_indices().nth(TOOLTIP_LIMIT) {
@@ -56,13 +56,13 @@ pub fn tooltip_name(name: &str) -> String {
     }
 }
 
-/// Upper estimate of the width of `text`, pixels.
+/// An upper estimate of the width of `text`, pixels.
 pub fn width(text: &str, font_size: f64) -> f64 {
     text.chars().map(|c| if c < '\u{1100}' { ADVANCE } else { WIDE }).sum::<f64>() * font_size
 }
 
-/// `name`, or its two ends with an ellipsis between them, in at most `room` pixels; `None` when
-/// less than five characters would be left. What names of a model differ in is at either end.
+/// `name`, or its two ends with an ellipsis between, in at most `room` pixels; `None` if fewer than
+/// five characters would be left. Names in a model differ at either end.
 pub fn fit(name: &str, room: f64, font_size: f64) -> Option<String> {
     const FEWEST: usize = 5;
     if width(name, font_size) <= room {
@@ -71,7 +71,7 @@ pub fn fit(name: &str, room: f64, font_size: f64) -> Option<String> {
     let mut room = room - width("…", font_size);
     let (mut head, mut tail) = (String::new(), Vec::new());
     let mut rest = name.chars();
-    // From both ends in turn.
+    // Take characters from both ends in turn.
     for at_end in [false, true].into_iter().cycle() {
         let Some(c) = (if at_end { rest.next_back() } else { rest.next() }) else { break };
         room -= width(c.encode_utf8(&mut [0; 4]), font_size);
@@ -89,7 +89,7 @@ pub fn fit(name: &str, room: f64, font_size: f64) -> Option<String> {
     (kept >= FEWEST).then(|| format!("{}…{}", head.trim_end(), tail.trim_start()))
 }
 
-/// A byte count without zeros at its end: `256 KiB`, `1.5 MiB`.
+/// A byte count without trailing zeros: `256 KiB`, `1.5 MiB`.
 pub fn bytes(n: u64) -> String {
     let text = size::human(n);
     match text.split_once(' ') {
@@ -113,14 +113,14 @@ pub fn grouped(n: u64) -> String {
     text
 }
 
-/// A coordinate: a hundredth of a pixel, without zeros at its end.
+/// A coordinate to a hundredth of a pixel, without trailing zeros.
 pub fn px(v: f64) -> String {
     let text = format!("{v:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" || text.is_empty() { "0" } else { text }.to_string()
 }
 
-/// Text at a place: `anchor` is SVG's.
+/// Writes text. `anchor` is SVG's `text-anchor`.
 pub fn label(out: &mut String, x: f64, y: f64, anchor: &str, attributes: &str, text: &str) {
     let _ = write!(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\" {attributes}>", px(x), px(y));
     escape(out, text);

@@ -2,29 +2,29 @@
 
 use crate::plan::problem::Reserved;
 
-/// Ranges of bytes that come and go and may overlap: how many bytes they cover, and whether a given
-/// range meets one.
+/// Ranges of bytes that come and go and may overlap. It tells how many bytes they cover, and
+/// whether a given range meets one.
 ///
-/// A segment tree over the ends of all ranges there will be. A node stands for the bytes
-/// `[ends[low], ends[high])`; its children for the two halves of that index range. Everything is
-/// O(log ranges).
+/// It is a segment tree over the ends of all ranges that may come. A node stands for the bytes
+/// `[ends[low], ends[high])`, and its children for the two halves of that index range. Each
+/// operation takes O(log ranges).
 #[derive(Default)]
 pub struct Cover {
-    /// Ends of ranges, in order and distinct.
+    /// Distinct starts and ends of ranges, in order.
     ends: Vec<u64>,
     nodes: Vec<Node>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Node {
-    /// Ranges that contain all of this node and not all of its parent.
+    /// Number of ranges that contain all of this node but not all of its parent.
     whole: u32,
-    /// Bytes of it that some range within it covers.
+    /// Bytes of this node covered by ranges, apart from those that contain its parent.
     covered: u64,
 }
 
 impl Cover {
-    /// Of ranges that may come; none is there yet.
+    /// Takes the ranges that may come; none is there yet.
     pub fn new<'a>(ranges: impl Iterator<Item = &'a Reserved>) -> Cover {
         let mut ends: Vec<u64> = ranges.flat_map(|r| [r.offset, r.offset.saturating_add(r.size)]).collect();
         ends.sort_unstable();
@@ -33,12 +33,12 @@ impl Cover {
         Cover { ends, nodes }
     }
 
-    /// Bytes in any range.
+    /// The number of bytes covered.
     pub fn covered(&self) -> u64 {
         self.nodes.get(1).map_or(0, |root| root.covered)
     }
 
-    /// The range `[start, end)`, one of those given to [`Cover::new`], comes or goes.
+    /// Adds or removes the range `[start, end)`, one of those given to [`Cover::new`].
     pub fn change(&mut self, start: u64, end: u64, comes: bool) {
         if let (Ok(low), Ok(high)) = (self.ends.binary_search(&start), self.ends.binary_search(&end)) {
             self.change_in(1, (0, self.ends.len() - 1), (low, high), comes);

@@ -1,4 +1,4 @@
-//! What is verified: buffers, when they live, where they are, and how messages name them.
+//! The buffers to verify: their live ranges, their places, and their names in messages.
 
 use crate::base::{Error, Result};
 use crate::plan::problem::{Buffer, Problem, Reserved, Step};
@@ -6,11 +6,11 @@ use crate::plan::problem::{Buffer, Problem, Reserved, Step};
 /// A buffer that occupies bytes at some step and is not left out.
 pub struct Item {
     pub id: u32,
-    /// Bytes it occupies while live. At most 2^62: the problem checks.
+    /// Bytes it occupies while live. The problem checks that this is at most 2^62.
     pub extent: u64,
-    /// The arena that it can only be in, if there is but one.
+    /// The arena that it must be in, if only one is possible.
     pub home: Option<usize>,
-    /// Where it is, if the layout has slots.
+    /// Its bytes, if the layout has slots.
     pub at: Option<Bytes>,
 }
 
@@ -26,7 +26,7 @@ pub fn wrong<T>(what: impl Into<String>) -> Result<T> {
     Err(Error::invalid(what))
 }
 
-/// The ranges of steps at which a buffer is live: what its gaps leave of `[lower, upper)`.
+/// The ranges of steps at which a buffer is live: `[lower, upper)` without its gaps.
 pub fn live_ranges(buffer: &Buffer) -> impl Iterator<Item = (Step, Step)> + '_ {
     let mut from = buffer.lower;
     let ends = buffer.gaps.iter().map(|gap| (gap.lower, gap.upper)).chain([(buffer.upper, buffer.upper)]);
@@ -41,7 +41,7 @@ pub fn blocks_anything(reserved: &Reserved) -> bool {
     reserved.size > 0 && reserved.during.lower < reserved.during.upper
 }
 
-/// A buffer for messages: its number and name.
+/// A buffer's index and name, for messages.
 pub fn named(problem: &Problem, id: u32) -> String {
     match problem.buffers().get(id as usize).and_then(|b| b.name.as_deref()) {
         Some(name) => format!("buffer {id} ({name})"),
@@ -49,7 +49,7 @@ pub fn named(problem: &Problem, id: u32) -> String {
     }
 }
 
-/// A placed buffer for messages: its number, bytes and steps.
+/// A placed buffer's index, name, bytes and steps, for messages.
 pub fn described(problem: &Problem, id: u32, start: u64, end: u64) -> String {
     let (lower, upper, gaps) =
         problem.buffers().get(id as usize).map_or((0, 0, 0), |b| (b.lower, b.upper, b.gaps.len()));

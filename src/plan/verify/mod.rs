@@ -1,9 +1,9 @@
-//! Says whether a layout is right.
+//! Checks whether a layout is right.
 //!
-//! It shares no code with the solver: live ranges, extents and bounds are computed again from the
-//! fields of the problem, so that a mistake there does not hide here. One sweep over the steps with
-//! the live ranges of bytes in an ordered map: O(n log n), and linear in memory; the graph of what
-//! overlaps what is never built.
+//! It shares no code with the solver: it computes live ranges, extents and bounds again from the
+//! fields of the problem, so that a mistake there does not hide here. It sweeps once over the
+//! steps, with the live byte ranges in an ordered map. This takes O(n log n) time and linear
+//! memory, and never builds the graph of overlaps.
 
 mod cover;
 mod item;
@@ -16,27 +16,25 @@ use item::{blocks_anything, described, live_ranges, named, wrong, Bytes, Item};
 use std::time::Duration;
 use sweep::Sweep;
 
-/// Checks everything that `layout` promises about `problem`, as [`Layout`] and [`Buffer`] word it,
-/// and names the first thing that does not hold.
+/// Checks everything that `layout` promises about `problem`, as [`Layout`] and [`Buffer`] define
+/// it, and names the first failure.
 ///
-/// Checked: which buffers have slots; arenas, alignment, unit and fixed offsets; that nothing live
-/// at a common step, guards and reserved ranges included, shares a byte; sizes, capacities, bounds,
-/// the unshared total, and that the status agrees with them.
+/// It checks which buffers have slots; arenas, alignment, unit and fixed offsets; that no two
+/// things live at the same step, guards and reserved ranges included, share a byte; sizes,
+/// capacities, bounds, the unshared total, and that the status agrees with them.
 ///
-/// Taken on trust, because checking would mean solving: `Optimal` when the size is above the lower
-/// bound, `Infeasible` when the capacities are not below it, the size given without slots, and that
-/// a preferred offset or an earlier arena would not have done. `interrupted` and `elapsed` are not
-/// looked at.
+/// It trusts what only solving could check: `Optimal` when the size is above the lower bound,
+/// `Infeasible` when the capacities are not below it, the size given without slots, and that a
+/// preferred offset or an earlier arena did not work. It ignores `interrupted` and `elapsed`.
 ///
-/// The error's status is `Invalid`: the layout is an argument here. Of a layout just made by the
-/// solver it is a bug.
+/// The error's status is `Invalid`, because the layout is an argument here. For a layout just made
+/// by the solver, it is a bug.
 pub fn verify(problem: &Problem, layout: &Layout) -> Result<()> {
     check(problem, layout).map_err(|e| e.context("wrong layout"))
 }
 
-/// Checks where things are and nothing else: of what [`verify`] checks, what is said of slots and
-/// of capacities. For layouts that come from elsewhere. `slots` are by buffer. Returns the size of
-/// each arena.
+/// Checks only slots and capacities, as [`verify`] does, for layouts from elsewhere. `slots` are by
+/// buffer. Returns the size of each arena.
 pub fn verify_slots(problem: &Problem, slots: &[Option<Slot>]) -> Result<Vec<u64>> {
     check_slots(problem, slots).map_err(|e| e.context("wrong layout"))
 }
@@ -83,7 +81,7 @@ fn has_slots(status: LayoutStatus) -> bool {
     matches!(status, LayoutStatus::Optimal | LayoutStatus::Feasible)
 }
 
-/// Counts, the sum of sizes, and which buffers have slots.
+/// Checks counts, the sum of sizes, and which buffers have slots.
 fn check_shape(problem: &Problem, layout: &Layout) -> Result<()> {
     let (buffers, arenas) = (problem.buffers().len(), problem.arenas().len());
     if layout.slots.len() != buffers {
@@ -114,7 +112,7 @@ fn check_shape(problem: &Problem, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// What occupies bytes, each slot checked by itself.
+/// The buffers that occupy bytes. Checks each slot by itself.
 fn items(problem: &Problem, layout: &Layout) -> Result<Vec<Item>> {
     let only = (problem.arenas().len() == 1).then_some(0);
     let mut items = Vec::with_capacity(problem.buffers().len());
@@ -159,11 +157,12 @@ fn check_slot(problem: &Problem, buffer: &Buffer, arena: u32, offset: u64) -> Re
     }
 }
 
-/// Without reuse no two buffers share a byte, whenever they are live.
+/// Checks that no two buffers share a byte at all, which holds without reuse.
 fn check_apart(problem: &Problem, items: &[Item]) -> Result<()> {
     let mut placed: Vec<(Bytes, u32)> = items.iter().filter_map(|item| Some((item.at?, item.id))).collect();
     placed.sort_unstable_by_key(|(at, id)| (at.arena, at.start, *id));
-    // Sorted by start, so that when nothing before overlapped, only the last one before can.
+    // They are sorted by start, so if none before overlap, only the previous one can overlap this
+    // one.
     for ((before, one), (after, other)) in placed.iter().zip(placed.iter().skip(1)) {
         if before.arena == after.arena && after.start < before.end {
             return wrong(format!(
@@ -177,7 +176,7 @@ fn check_apart(problem: &Problem, items: &[Item]) -> Result<()> {
     Ok(())
 }
 
-/// The end of what is highest in an arena, and its name.
+/// The highest end in an arena, and what ends there.
 #[derive(Clone, Copy, Default)]
 struct Top {
     end: u64,
@@ -267,7 +266,7 @@ fn check_bounds(problem: &Problem, layout: &Layout, items: &[Item], sweep: &Swee
     Ok(())
 }
 
-/// The largest lower bound of the problem as a whole that follows from sums alone: see
+/// The largest lower bound of the whole problem that follows from sums alone: see
 /// [`Layout::lower_bound`].
 fn shown_of_problem(problem: &Problem, items: &[Item], sweep: &Sweep) -> u128 {
     let bound = shown_of_arenas(problem, items, |item| item.home);
@@ -276,8 +275,8 @@ fn shown_of_problem(problem: &Problem, items: &[Item], sweep: &Sweep) -> u128 {
     by_arena.max(apart).max(sweep.total.most)
 }
 
-/// What each arena needs for its items, but for what is live together: ends of what cannot move,
-/// and all of them side by side where bytes are not reused.
+/// What each arena needs for its items, apart from live sums: the highest end of anything
+/// immovable, and the sum of extents where bytes are not reused.
 fn shown_of_arenas(problem: &Problem, items: &[Item], arena_of: impl Fn(&Item) -> Option<usize>) -> Vec<u128> {
     let (mut apart, mut ends) = (vec![0u128; problem.arenas().len()], vec![0u128; problem.arenas().len()]);
     for item in items {
@@ -296,7 +295,7 @@ fn shown_of_arenas(problem: &Problem, items: &[Item], arena_of: impl Fn(&Item) -
     apart.into_iter().zip(ends).map(|(apart, end)| apart.max(end)).collect()
 }
 
-/// Whether the status can be true, as far as that is seen without solving.
+/// Checks that the status can be true, as far as possible without solving.
 fn check_status(problem: &Problem, layout: &Layout) -> Result<()> {
     let capacities = || problem.arenas().iter().map(|a| a.capacity);
     let status = layout.status.name();

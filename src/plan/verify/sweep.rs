@@ -1,4 +1,4 @@
-//! The sweep: steps in order, with what is live at each.
+//! The sweep over steps, with everything live at each.
 
 use super::cover::Cover;
 use super::item::{blocks_anything, described, live_ranges, wrong, Bytes, Item};
@@ -6,7 +6,7 @@ use crate::base::Result;
 use crate::plan::problem::{Problem, Step};
 use std::collections::BTreeMap;
 
-/// A sum over what is live, and where it was largest.
+/// The live bytes so far, and their maximum.
 #[derive(Clone, Copy, Default)]
 pub struct Peak {
     now: u128,
@@ -29,19 +29,19 @@ impl Peak {
     }
 }
 
-/// What the sweep found: sums of what is live together, reserved ranges included.
+/// Results of the sweep: the peaks of live bytes, reserved ranges included.
 pub struct Sweep {
-    /// Of all arenas.
+    /// The peak over all arenas together.
     pub total: Peak,
-    /// By arena, of the buffers that the layout has there.
+    /// The peak of each arena, of the buffers that the layout places there.
     pub placed: Vec<Peak>,
-    /// By arena, of the buffers that can be nowhere else.
+    /// The peak of each arena, of the buffers that can be nowhere else.
     pub bound: Vec<Peak>,
 }
 
-/// What is live in one arena.
+/// The live buffers and reserved ranges of one arena.
 struct Live {
-    /// End and buffer by start. Disjoint: an insertion that would overlap is an error.
+    /// (End, buffer) by start. They are disjoint: an insertion that would overlap is an error.
     buffers: BTreeMap<u64, (u64, u32)>,
     /// Reserved ranges, which may overlap each other.
     reserved: Cover,
@@ -50,19 +50,18 @@ struct Live {
 impl Live {
     /// The live buffer that shares a byte with `[start, end)`, if one does.
     fn in_the_way(&self, start: u64, end: u64) -> Option<(u64, u64, u32)> {
-        // They are disjoint, so the last that starts before `end` is also the last to end.
+        // They are disjoint, so the last to start before `end` is also the last to end.
         let (&at, &(until, id)) = self.buffers.range(..end).next_back()?;
         (until > start).then_some((at, until, id))
     }
 }
 
-/// Marks the events at which something becomes live; of one step they sort after those at which
+/// Marks events at which something becomes live. At equal steps, they sort after events at which
 /// something ends.
 const STARTS: u64 = 1 << 63;
 
 impl Sweep {
-    /// Goes through the steps, and fails at the first at which two things that are live share a
-    /// byte.
+    /// Goes through the steps, and fails at the first step at which two live things share a byte.
     pub fn run(problem: &Problem, items: &[Item]) -> Result<Sweep> {
         let arenas = problem.arenas().len();
         let mut reserved = vec![Vec::new(); arenas];
@@ -141,9 +140,8 @@ impl Sweep {
     }
 }
 
-/// Every start and end of something live, in the order of steps: of one step the ends first, as
-/// ranges are half-open. What is live between two steps is then what the events before say, and a
-/// sum after a start is one at that step.
+/// All starts and ends of live ranges, by step. At equal steps ends come first, because ranges are
+/// half-open, so a sum after a start is one that is live at that step.
 fn events(problem: &Problem, items: &[Item]) -> Vec<(Step, u64)> {
     let mut events = Vec::with_capacity(2 * (items.len() + problem.reserved().len()));
     for (index, item) in (0u64..).zip(items) {
@@ -161,8 +159,8 @@ fn events(problem: &Problem, items: &[Item]) -> Vec<(Step, u64)> {
     events
 }
 
-/// The error of a buffer and a reserved range with common bytes. Which range it is takes a look at
-/// all, once.
+/// The error for a buffer that shares bytes with a reserved range. It scans all ranges to find
+/// which one, but only once.
 fn in_reserved(problem: &Problem, id: u32, at: Bytes, step: Step) -> Result<()> {
     let meets = problem.reserved().iter().enumerate().find(|(_, r)| {
         r.arena as usize == at.arena

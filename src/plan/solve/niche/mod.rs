@@ -2,19 +2,19 @@
 //!
 //! Sections are the steps that matter (see [`super::instance`]); the *skyline* is the height up to
 //! which each section is filled, its *floor*. A *niche* is a longest run of sections of equal floor
-//! with higher neighbours on both sides. As floors only rise, whatever comes to lie at a niche's
-//! floor fits between its walls. So for any section of any niche there are only these
-//! continuations: one of the unplaced items that cover the section and fit the niche is placed
-//! there, or the section stays empty at that height and its floor rises to where something can
-//! rest. Each layout in which nothing can be pushed down is reached by exactly one sequence of such
-//! choices, whatever section is asked next, and some smallest layout is among them.
+//! with higher neighbours on both sides. As floors only rise, any item placed at a niche's floor
+//! fits between its walls. So each section of a niche has only these continuations: an unplaced
+//! item that covers the section and fits the niche is placed there, or the section stays empty at
+//! that height and its floor rises to where something can rest. Exactly one sequence of such
+//! choices, whatever section is asked next, leads to each layout in which nothing can be pushed
+//! down. Some smallest layout is among these.
 //!
-//! That freedom is what makes the search quick. Every section has a *slack*: the bytes that may
-//! stay empty in it. A section without candidates rises to its wall and pays from its slack; one
-//! that cannot pay ends the branch; the section asked next is one with few continuations. Sections
-//! with nothing left to place separate the problem into parts that are searched one by one. What
-//! failed once is not tried again: a table remembers floors and unplaced items of failed parts.
-//! Restarts with other rules keep bad early choices from costing much.
+//! The free choice of the next section makes the search quick. Every section has a *slack*: the
+//! bytes that may stay empty in it. A section without candidates rises to its wall and pays from
+//! its slack; one that cannot pay ends the branch. The search asks a section with few continuations
+//! next. Sections with nothing left to place split the problem into parts that are searched one by
+//! one. A table remembers floors and unplaced items of failed parts, so that none is tried again.
+//! Restarts with other rules keep bad early choices cheap.
 //!
 //! Related: the canonical depth-first search of MiniMalloc (Moffitt, ASPLOS 2024), which places in
 //! order of offset; niche filling for strip packing (Burke, Kendall and Whitwell 2004); weights of
@@ -33,24 +33,24 @@ pub(super) use trail::Trail;
 
 /// Remembered failures: a power of two, 8 bytes each.
 const TABLE: usize = 1 << 16;
-/// Steps of the budget in the time that a run over a few items takes to set up.
+/// Steps that the setup of a run over a few items costs.
 const SETUP_STEPS: u64 = 4;
-/// Sections looked at in the time of a step of the budget.
+/// Sections scanned in the time of one step.
 const SECTIONS_A_STEP: u64 = 128;
-/// Most words noted to go back, 4 bytes each: a run that wants more is given up. Of the public
-/// instances none that reached its bound noted a million.
+/// Longest trail, in words of 4 bytes: a run that needs more is given up. No public instance that
+/// reached its bound needed a million.
 const MOST_NOTED: usize = 1 << 20;
 
 /// When a search gives up.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) steps: u64,
-    /// Steps in which it places no more items than ever before.
+    /// Steps without placing more items than ever before.
     pub(super) patience: u64,
 }
 
 impl Limits {
-    /// After so many steps, wherever it is.
+    /// Gives up after this many `steps`, whatever the progress.
     pub(super) fn steps(steps: u64) -> Limits {
         Limits { steps, patience: steps }
     }
@@ -67,20 +67,20 @@ pub(super) enum Outcome {
     Unknown,
 }
 
-/// A choice point: a niche's section and what can be done about it, and the parts that the present
-/// choice left.
+/// A choice point: a section of a niche, its untried choices, and the parts left by the current
+/// choice.
 struct Frame {
     key: u64,
     part: (u32, u32),
     section: u32,
-    /// Where the floor rises to when the section stays empty at its height; `FINISHED` if that is
-    /// no choice.
+    /// The height to which the floor rises if the section stays empty; `FINISHED` if that is no
+    /// choice.
     rise: u64,
     /// Untried candidates: `candidates[next..end]`.
     first: u32,
     next: u32,
     end: u32,
-    /// Unsolved parts: `parts[parts..]` as far as the next frame's.
+    /// Unsolved parts: `parts[parts..]`, up to those of the next frame.
     parts: u32,
     trail: u32,
 }
@@ -95,8 +95,8 @@ pub(super) struct Niche<'a> {
     parts: Vec<(u32, u32)>,
     /// The fewest items that were left to place in the last run.
     fewest_left: u32,
-    /// Without alignments: with them, an item above a gap may hide a place for another, so that a
-    /// search that found nothing proves nothing.
+    /// Whether no item has an alignment. With alignments, an item above a gap may hide a place for
+    /// another, so a failed search proves nothing.
     exact: bool,
 }
 
@@ -120,18 +120,17 @@ impl<'a> Niche<'a> {
         self.table.fill(0);
     }
 
-    /// Where each item was placed by the last run that found a layout.
+    /// The offsets of all items in the last run that found a layout.
     pub(super) fn offsets(&self) -> &[u64] {
         &self.state.offsets
     }
 
-    /// The share of the items that the last run never came to, at its best.
+    /// The share of items left unplaced at the best moment of the last run.
     pub(super) fn shortfall(&self) -> f64 {
         f64::from(self.fewest_left) / self.state.items.len().max(1) as f64
     }
 
-    /// Gives away its memory for going back, and takes another's: of searches that take turns one
-    /// needs it at a time.
+    /// Swaps the trail for another. Searches that take turns can share one trail.
     pub(super) fn swap_trail(&mut self, trail: &mut Trail) {
         std::mem::swap(&mut self.state.trail, trail);
     }
@@ -145,7 +144,7 @@ impl<'a> Niche<'a> {
         limits: Limits,
         budget: &mut Budget<'_>,
     ) -> Outcome {
-        // Setting up takes time too, and a run may end with that.
+        // Setting up takes time too, and a run may end right after it.
         budget.take(SETUP_STEPS + self.state.items.len() as u64 / 8);
         self.frames.clear();
         self.candidates.clear();
@@ -160,7 +159,7 @@ impl<'a> Niche<'a> {
         }
         self.parts.clear();
         self.split((0, sections));
-        // Steps, and how many of them since it last came further.
+        // Steps taken, and steps since the last progress.
         let mut taken = (0, 0);
         // The outermost parts are solved one by one, like those of a choice.
         while let Some(part) = self.parts.pop() {
@@ -206,7 +205,7 @@ impl<'a> Niche<'a> {
             if taken.0 > limits.steps || taken.1 > limits.patience || noted_most || !budget.take(cost) {
                 return Outcome::Unknown;
             }
-            // Try the next choice of the frame on top, going back as far as it takes.
+            // Try the next choice of the top frame, backtracking as far as needed.
             while !self.advance() {
                 self.remember_failure();
                 self.frames.pop();
@@ -215,7 +214,7 @@ impl<'a> Niche<'a> {
                 }
                 self.undo_choice();
             }
-            // Then the first of the parts it left, or of those that frames below still have.
+            // Then solve the next part left by that choice, or by the frames below.
             loop {
                 let Some(frame) = self.frames.last() else { return Outcome::Found };
                 if self.parts.len() > frame.parts as usize {
@@ -235,8 +234,8 @@ impl<'a> Niche<'a> {
         }
     }
 
-    /// Pushes a frame for the section of `part` to ask next; `false` if the part is known to have
-    /// no solution.
+    /// Chooses the section of `part` to ask next and pushes its frame; `false` if the part is known
+    /// to have no solution.
     fn choose(&mut self, part: (u32, u32), rule: Rule, rank: &[u32]) -> bool {
         let (from, to) = (part.0 as usize, part.1 as usize);
         let mut key = mix(u64::from(part.0) << 32 | u64::from(part.1));
@@ -299,8 +298,8 @@ impl<'a> Niche<'a> {
         true
     }
 
-    /// Makes the next choice of the frame on top that does not fail at once, and finds the parts it
-    /// leaves. `false` when there is none left.
+    /// Makes the next choice of the top frame that does not fail at once, and finds the parts it
+    /// leaves. `false` when no choice is left.
     fn advance(&mut self) -> bool {
         loop {
             let Some(frame) = self.frames.last_mut() else { return false };
@@ -310,7 +309,7 @@ impl<'a> Niche<'a> {
                 frame.next += 1;
                 let item = self.candidates[at] as usize;
                 let tried = frame.first as usize..at;
-                // Of items that are alike only the first is worth trying.
+                // Among identical items only the first is worth trying.
                 let like = |&other: &u32| self.state.are_alike(other as usize, item);
                 if self.candidates[tried].iter().any(like) {
                     continue;
@@ -347,7 +346,7 @@ impl<'a> Niche<'a> {
         }
     }
 
-    /// Takes back the present choice of the frame on top, with everything that was done since.
+    /// Undoes the current choice of the top frame, with everything since.
     fn undo_choice(&mut self) {
         let Some(frame) = self.frames.last() else { return };
         let (trail, parts, end) = (frame.trail as usize, frame.parts as usize, frame.end as usize);
@@ -356,8 +355,8 @@ impl<'a> Niche<'a> {
         self.state.undo(trail);
     }
 
-    /// Appends the runs of unfinished sections in `part`, the longest first, so that the shortest
-    /// is solved first.
+    /// Appends the runs of unfinished sections in `part`, longest first, so that the shortest is
+    /// solved first.
     fn split(&mut self, part: (u32, u32)) {
         let first = self.parts.len();
         let mut k = part.0;

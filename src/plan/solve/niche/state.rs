@@ -1,4 +1,4 @@
-//! The state of the search: the skyline, what is unplaced, and what follows from them at once.
+//! The state of the search: the skyline, the unplaced items, and their immediate consequences.
 //!
 //! Invariants, checked by [`State::validate`] in debug builds whenever the state has settled:
 //! - `slack = capacity − floor − Σ sizes of the unplaced items that cover the section − what
@@ -6,8 +6,8 @@
 //! - `left` is the number of unplaced items that cover the section; a section is finished when it
 //!   is 0;
 //! - `choices` is the number of items that cover the section, fit its niche and can stand on its
-//!   floor, `NO_NICHE` outside of niches. A section that has none has items that fit and cannot
-//!   stand there; it has to rise.
+//!   floor, or `NO_NICHE` outside niches. A section with no choices has items that fit but cannot
+//!   stand there, and must rise.
 
 use super::super::blocks::Blocks;
 use super::super::instance::{in_order, Instance, Item};
@@ -16,14 +16,13 @@ use super::trail::{Change, Run, Trail};
 
 /// Floor of a finished section: above every other.
 pub(super) const FINISHED: u64 = u64::MAX;
-/// `choices` of a section that is in no niche.
+/// `choices` of a section outside niches.
 pub(super) const NO_NICHE: u32 = u32::MAX;
-/// In the trail: that a section passed a block, so that what was its next follows. Choices are
-/// fewer than that.
+/// Trail flag, above any number of choices: the section passed a block, and its old `next` follows.
 const PASSED: u32 = 1 << 31;
 /// How fast the weight of old failures fades: each new one counts this much more.
 const FADE: f64 = 1.0 / 0.995;
-/// Weights are scaled down beyond this, so that they stay finite.
+/// Above this, weights are scaled down, so that they stay finite.
 const HEAVY: f64 = 1e100;
 
 /// Most items for which debug builds validate the state.
@@ -33,53 +32,53 @@ const MOST_VALIDATED: usize = 24;
 pub(super) struct Section {
     pub(super) floor: u64,
     pub(super) slack: u64,
-    /// Part of the key of a state: floor, and the unplaced items that start here.
+    /// This section's part of the state's key: its floor, and the unplaced items that start here.
     pub(super) mark: u64,
     pub(super) choices: u32,
     /// The number of the lowest block above the floor.
     pub(super) next: u32,
 }
 
-/// The skyline and what is unplaced.
+/// The skyline and the unplaced items.
 pub(super) struct State<'a> {
     pub(super) items: &'a [Item],
-    /// By item, the heights within which it has to lie; empty where all may lie anywhere.
+    /// By item, the heights within which it must lie; empty if all items may lie anywhere.
     bands: &'a [(u64, u64)],
     blocks: Blocks,
-    /// Per section, where it begins.
+    /// The initial floor of each section.
     floors: Vec<u64>,
     capacity: u64,
-    /// Items by first section, as sets have them, and where each item is in that order.
+    /// Items by first section, as sets order them; and each item's place in that order.
     pub(super) by_start: Vec<u32>,
     bit: Vec<u32>,
-    /// Per section boundary, how many items start before it.
+    /// Per section boundary, the number of items that start before it.
     starting_before: Vec<u32>,
     /// Per section boundary, the set of items that end at it or earlier, in words that begin at
-    /// `ending_from`. As none of them starts later, a set has no more words than what starts before
-    /// has: half of what all items would take.
+    /// `ending_from`. All of them start before it, so a set only has words for items that do: half
+    /// of what all items would take.
     ending_by: Vec<u64>,
     ending_from: Vec<u32>,
     unplaced: Vec<u64>,
-    /// How many items that is.
+    /// The number of unplaced items.
     pub(super) remaining: u32,
     pub(super) sections: Vec<Section>,
     left: Vec<u32>,
-    /// Per section, how much trouble it made so far.
+    /// Per section, the weight of the failures it caused.
     pub(super) weight: Vec<f64>,
     bump: f64,
     pub(super) offsets: Vec<u64>,
     zobrist: Vec<u64>,
-    /// What to go back by; searches that take turns lend it to one another.
+    /// The changes to undo; searches that take turns share it.
     pub(super) trail: Trail,
-    /// Ranges of sections to look at again.
+    /// Ranges of sections to check again.
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
     pub(super) finished_any: bool,
     /// Scratch of `count_choices`: changes in number and bytes from one section to the next.
     steps: Vec<(u32, u64)>,
-    /// The same for items that fit and cannot stand.
+    /// As `steps`, for items that fit but cannot stand.
     hidden: Vec<(u32, u64)>,
-    /// Scratch of `look_up`: where stretches end, and the lowest block above each.
+    /// Scratch of `look_up`: the end of each stretch, and the bottom of the lowest block above it.
     ceilings: Vec<(u32, u64)>,
 }
 
@@ -98,7 +97,7 @@ impl<'a> State<'a> {
             bit[i as usize] = at as u32;
             starting_before[items[i as usize].from as usize + 1] = at as u32 + 1;
         }
-        // What started before has done so here, too.
+        // Items that start before earlier boundaries also start before this one.
         for k in 0..sections {
             starting_before[k + 1] = starting_before[k + 1].max(starting_before[k]);
         }
@@ -113,7 +112,7 @@ impl<'a> State<'a> {
         for (at, &i) in by_start.iter().enumerate() {
             ending_by[ending_from[items[i as usize].to as usize] as usize + at / 64] |= 1u64 << (at % 64);
         }
-        // The same of what ended before.
+        // Items that end by earlier boundaries also end by this one.
         for boundary in 1..=sections {
             let (before, here) = (ending_from[boundary - 1] as usize, ending_from[boundary] as usize);
             for w in 0..words_at(boundary - 1) {
@@ -151,7 +150,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Everything unplaced, with this capacity; `false` if sums alone exceed it.
+    /// Starts again with every item unplaced and this capacity; `false` if sums alone exceed it.
     pub(super) fn reset(&mut self, instance: &Instance, capacity: u64) -> bool {
         self.capacity = capacity;
         self.unplaced.fill(0);
@@ -164,7 +163,7 @@ impl<'a> State<'a> {
             let (floor, total, next) = (self.floors[k], instance.totals[k], self.blocks.lowest(k));
             let sum = floor + total + self.blocks.bytes(k, next);
             let Some(slack) = self.capacity.checked_sub(sum) else { return false };
-            // Nothing may cover a section of an instance that is the top of another.
+            // In the top of another instance, some sections may have no items.
             let floor = if total == 0 { FINISHED } else { floor };
             *section = Section { floor, slack, mark: mark_of(k, floor), choices: NO_NICHE, next };
         }
@@ -198,7 +197,7 @@ impl<'a> State<'a> {
             self.save(section, next);
             let hit = &mut self.sections[k];
             fits &= waste <= section.slack;
-            // Where it does not suffice nobody looks at it before it is taken back.
+            // If the slack does not suffice, nothing reads it before it is undone.
             hit.slack = section.slack.wrapping_sub(waste);
             hit.choices = NO_NICHE;
             if self.left[k] == 0 {
@@ -222,7 +221,7 @@ impl<'a> State<'a> {
         raised
     }
 
-    /// Does so, and notes it in `run`, which the caller ends.
+    /// As [`State::raise`], but records it in `run`, which the caller ends.
     fn lift(&mut self, k: usize, height: u64, run: &mut Run) -> bool {
         let section = self.sections[k];
         let Some((floor, next, slack)) = self.raised(k, height) else { return false };
@@ -233,8 +232,8 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Floor, next block and slack of section `k` once it has been left empty up to `height`, if it
-    /// can afford that.
+    /// Floor, next block and slack of section `k` if left empty up to `height`; `None` if too
+    /// costly.
     pub(super) fn raised(&self, k: usize, height: u64) -> Option<(u64, u32, u64)> {
         let section = &self.sections[k];
         if height == FINISHED {
@@ -245,8 +244,7 @@ impl<'a> State<'a> {
         Some((floor, next, slack))
     }
 
-    /// Looks at what is above a niche; whether an item that fits it may be unable to stand on its
-    /// floor.
+    /// Finds the ceilings above a niche. Returns whether items that fit it may be unable to stand.
     pub(super) fn look_up(&mut self, niche: (u32, u32)) -> bool {
         if self.hidden.is_empty() {
             return false;
@@ -265,8 +263,7 @@ impl<'a> State<'a> {
         low || !self.bands.is_empty()
     }
 
-    /// Whether an item of the niche last looked at can stand on its floor, below all that is above
-    /// it.
+    /// Whether an item can stand in the niche last given to [`State::look_up`], below its ceilings.
     pub(super) fn stands(&self, i: usize, floor: u64) -> bool {
         let item = &self.items[i];
         let offset = floor.next_multiple_of(item.align);
@@ -283,26 +280,25 @@ impl<'a> State<'a> {
             })
     }
 
-    /// Whether two items can stand for one another.
+    /// Whether two items are interchangeable.
     pub(super) fn are_alike(&self, a: usize, b: usize) -> bool {
         self.items[a] == self.items[b] && self.bands.get(a) == self.bands.get(b)
     }
 
-    /// The lowest height above an obstacle over a niche: something may rest on it.
+    /// The lowest top of an obstacle over a niche; something may rest on it.
     pub(super) fn lowest_top(&self, niche: (u32, u32)) -> u64 {
         let top = |k: u32| self.blocks.from(k as usize, self.sections[k as usize].next).first().map(|b| b.end);
         (niche.0..niche.1).filter_map(top).min().unwrap_or(FINISHED)
     }
 
-    /// How much obstacles take in section `k` between its floor and `height`, above which the next
-    /// may begin.
+    /// The height that obstacles take in section `k` between its floor and `height`.
     fn taken_below(&self, k: usize, height: u64) -> u64 {
         let blocks = self.blocks.from(k, self.sections[k].next).iter();
         blocks.take_while(|b| b.bottom < height).map(|b| b.end.min(height) - b.bottom).sum()
     }
 
-    /// Counts the choices of the niches in and around the dirty ranges, and raises what has none,
-    /// until nothing changes. `false` if some section cannot pay.
+    /// Counts the choices of the niches in and around the dirty ranges, and raises sections without
+    /// any, until nothing changes. `false` if some section cannot pay.
     pub(super) fn settle(&mut self) -> bool {
         while let Some((from, to)) = self.dirty.pop() {
             let (mut at, end) = self.with_neighbours(from as usize, to as usize);
@@ -326,7 +322,8 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Counts the choices of one niche; raises sections that have none.
+    /// Counts the choices of one niche, and raises sections without any. `false` if some section
+    /// cannot pay.
     fn count_choices(&mut self, niche: (u32, u32), floor: u64, wall: u64) -> bool {
         let (from, to) = (niche.0 as usize, niche.1 as usize);
         let low = self.look_up(niche);
@@ -363,16 +360,16 @@ impl<'a> State<'a> {
             }
             let section = self.sections[k];
             if choices == 0 && hidden == 0 {
-                // Everything left here crosses a wall of the niche, so that it cannot lie below the
-                // lower one.
+                // All items left here cross a wall of the niche, so none can lie below the lower
+                // wall.
                 if fault.is_none() && self.lift(k, wall, &mut run) {
                     raised = true;
                 } else {
                     fault = fault.or(Some(k));
                 }
             } else {
-                // What does not fit the niche lies above the wall; what fits, and obstacles, may
-                // not reach it.
+                // Items that do not fit the niche lie above the wall. Obstacles and items that fit
+                // may fail to fill the space below it.
                 let full = floor + bytes + taken;
                 if choices + hidden < self.left[k] && wall > full && wall - full > section.slack {
                     fault = fault.or(Some(k));
@@ -398,7 +395,7 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Nothing of these sections is a choice, since they are no niche.
+    /// Marks sections that are in no niche as having no choices.
     fn set_no_niche(&mut self, flat: (u32, u32)) {
         let mut run = Run::default();
         for k in flat.0 as usize..flat.1 as usize {
@@ -410,14 +407,14 @@ impl<'a> State<'a> {
         self.trail.end(run);
     }
 
-    /// Notes the choices of section `k`, which are to change.
+    /// Records the choices of section `k` before they change.
     #[inline]
     fn note_choices(&mut self, run: &mut Run, k: usize) {
         self.trail.extend(run, k, None);
         self.trail.word(self.sections[k].choices);
     }
 
-    /// Makes a section that ended a branch more likely to be asked early.
+    /// Adds weight to a section that ended a branch, so that it is asked earlier.
     pub(super) fn blame(&mut self, section: usize) {
         self.weight[section] += self.bump;
         self.bump *= FADE;
@@ -429,7 +426,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Notes what cannot be worked out about a section whose next block is to be `next`.
+    /// Records what cannot be recomputed of a section before its next block becomes `next`.
     #[inline]
     fn save(&mut self, section: Section, next: u32) {
         let mut choices = section.choices & !PASSED;
@@ -440,8 +437,7 @@ impl<'a> State<'a> {
         self.trail.word(choices);
     }
 
-    /// Gives section `k` what [`State::save`] noted, and its floor; its slack is then to be seen
-    /// to.
+    /// Restores the floor of section `k` and what [`State::save`] recorded, but not the slack.
     #[inline]
     fn restore(&mut self, k: usize, floor: u64) {
         let section = &mut self.sections[k];
@@ -455,12 +451,12 @@ impl<'a> State<'a> {
         section.floor = floor;
     }
 
-    /// How far the trail goes.
+    /// The length of the trail.
     pub(super) fn mark(&self) -> usize {
         self.trail.len()
     }
 
-    /// Takes back everything since the trail went as far as `mark`.
+    /// Undoes everything since the trail had length `mark`.
     pub(super) fn undo(&mut self, mark: usize) {
         self.dirty.clear();
         while self.trail.len() > mark {
@@ -502,7 +498,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Has the sections in a range looked at by the next [`State::settle`].
+    /// Marks a range of sections to be checked by the next [`State::settle`].
     pub(super) fn touch(&mut self, from: u32, to: u32) {
         self.dirty.push((from, to));
     }
@@ -512,7 +508,7 @@ impl<'a> State<'a> {
         self.unplaced[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    /// The words of a set in which there may be items within `niche`: those that start in it.
+    /// The words of a set that may have items within `niche`: those of items that start in it.
     #[inline]
     pub(super) fn words(&self, niche: (u32, u32)) -> std::ops::Range<usize> {
         let before = |boundary: u32| self.starting_before[boundary as usize] as usize;
@@ -557,8 +553,8 @@ impl<'a> State<'a> {
         (at as u32, (at + length) as u32)
     }
 
-    /// Widens a range to whole flats, and to the flats beside it: whether they are niches may have
-    /// changed.
+    /// Widens a range to whole flats and to the flats beside it, which may have become niches or
+    /// ceased to be.
     fn with_neighbours(&self, from: usize, to: usize) -> (usize, usize) {
         let (mut from, _) = self.niche_around(from);
         let (_, mut to) = self.niche_around(to - 1);

@@ -1,10 +1,10 @@
-//! How the search goes back: what it changed, last first.
+//! How the search backtracks: its changes, undone last first.
 //!
-//! This is most of the memory of a search, so it holds what cannot be worked out, in words of 32
-//! bits. An entry ends with a word for its kind and the item or the end of its sections; before
-//! that are the words that go with it.
+//! The trail is most of the memory of a search, so it holds only what cannot be recomputed, in
+//! words of 32 bits. The last word of an entry has its kind and the item, or the end of its
+//! sections; its other words come before.
 
-/// What an entry was about: the two highest bits of its last word.
+/// The kind of an entry: the two highest bits of its last word.
 const CHOICES: u32 = 0;
 const PLACED: u32 = 1 << 30;
 const RAISED: u32 = 2 << 30;
@@ -12,28 +12,28 @@ const KIND: u32 = 3 << 30;
 
 /// One change.
 pub(super) enum Change {
-    /// The numbers of choices of the sections up to this one. Before it is the first of them, and
-    /// before that what those numbers were.
+    /// The numbers of choices changed in a run of sections that ends before this one. Before it
+    /// comes the first section, and before that the old numbers.
     Choices(u32),
-    /// An item was placed. Before it is the height at which it stands, and before that what its
-    /// sections were.
+    /// An item was placed. Before it comes the floor it stands on, and before that the saved state
+    /// of its sections.
     Placed(u32),
-    /// The sections up to this one were left empty up to some height. Before it is the first of
-    /// them, their floor, and what they were.
+    /// A run of sections that ends before this one was raised. Before it come, last to first, the
+    /// first section, the old floor and the saved state.
     Raised(u32),
 }
 
-/// Sections side by side that one entry is about: `[from, to)`.
+/// Adjacent sections that share one entry: `[from, to)`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) from: u32,
     pub(super) to: u32,
-    /// Their floor, if they were raised; otherwise it is their choices that changed.
+    /// Their old floor if they were raised; `None` if their choices changed.
     raised: Option<u64>,
 }
 
-/// Changes. Items and sections are fewer than 2^30: a search has sets with a bit for each item and
-/// section.
+/// The changes of a search. Items and sections number less than 2^30: a search has sets with a bit
+/// for each item and section.
 #[derive(Default)]
 pub(in super::super) struct Trail {
     words: Vec<u32>,
@@ -44,12 +44,12 @@ impl Trail {
         self.words.clear();
     }
 
-    /// How far it goes.
+    /// Its length in words.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// A word of the next entry.
+    /// Appends a word of the next entry.
     #[inline]
     pub(super) fn word(&mut self, word: u32) {
         self.words.push(word);
@@ -60,8 +60,8 @@ impl Trail {
         self.words.extend([floor as u32, (floor >> 32) as u32, PLACED | item as u32]);
     }
 
-    /// Takes section `k` into `run`, or ends it and begins another. A word, or more, about the
-    /// section is to follow.
+    /// Adds section `k` to `run`, or ends the run and begins another. The caller then appends at
+    /// least one word about the section.
     #[inline]
     pub(super) fn extend(&mut self, run: &mut Run, k: usize, raised: Option<u64>) {
         if run.to != k as u32 || run.raised != raised {
@@ -71,7 +71,7 @@ impl Trail {
         run.to += 1;
     }
 
-    /// Ends a run, which may be of no sections.
+    /// Ends a run, which may be empty.
     #[inline]
     pub(super) fn end(&mut self, run: Run) {
         let Run { from, to, raised } = run;
@@ -84,7 +84,7 @@ impl Trail {
         }
     }
 
-    /// The last change, whose other words are to be taken next.
+    /// Pops the last change. The caller then pops its other words.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Change> {
         let word = self.words.pop()?;

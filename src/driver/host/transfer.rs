@@ -13,7 +13,7 @@ use std::ops::Range;
 enum Place {
     /// Device or pinned memory, tracked.
     Tracked,
-    /// Anything else of the process's: its own responsibility.
+    /// Any other memory of the process, which answers for it.
     Pageable,
 }
 

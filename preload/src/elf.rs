@@ -1,6 +1,6 @@
-//! A function of the C library, found in its symbol table. Its own `dlsym` cannot be asked for
-//! `dlsym`: that name is this library's. No allocation, no thread-local data: this runs inside the
-//! first `dlsym` of the process.
+//! Finds a function of the C library in its symbol table. Asking `dlsym` for `dlsym` would give
+//! this library's own. No allocation, no thread-local data: this runs inside the first `dlsym` of
+//! the process.
 
 use libc::{c_int, c_void, dl_phdr_info, Elf64_Phdr, Elf64_Sym};
 

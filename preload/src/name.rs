@@ -2,7 +2,7 @@
 
 use crate::cuda::{IpcHandle, Ptr};
 
-/// What no handle of the driver's begins with.
+/// The first bytes of a handle of gpumem's; no handle of the driver's begins with them.
 const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
 
 /// A handle's content. The address is the exporter's.
@@ -10,7 +10,8 @@ const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
 pub struct Name {
     pub pid: u32,
     pub device: u32,
-    /// Chosen by the exporting process at random: two containers may have the same numbers.
+    /// Chosen at random by the exporting process: processes of two containers may have the same
+    /// number.
     pub nonce: u64,
     pub base: Ptr,
     pub id: u64,

@@ -18,7 +18,7 @@ const WIDTH: u32 = 1000;
 pub struct Sample {
     /// Operations so far.
     pub operations: u64,
-    /// The most bytes live in the log since the last sample.
+    /// The most bytes live since the last sample.
     pub live: u64,
     /// Bytes of physical memory that the pool has mapped after the operations.
     pub mapped: u64,

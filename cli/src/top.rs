@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     done
 }
 
-/// Whether a key ends the display. Ctrl-C is a key here: the terminal makes no signal of it.
+/// Whether a key ends the display. The terminal makes no signal of Ctrl-C here.
 fn ends(key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => true,
@@ -87,8 +87,8 @@ fn ends(key: KeyEvent) -> bool {
     }
 }
 
-/// Reads a process's page, as text and parsed. A page left by a killed process is refused; a
-/// process of another container has no number here, but goes on writing.
+/// Reads a process's page, as text and parsed. A killed process's page is refused; a process of
+/// another container has no number here, but goes on writing.
 fn read(pid: u32) -> Result<(String, Value), String> {
     let text = page::read(&page::path(pid)).map_err(|e| e.message)?;
     let page: Value = serde_json::from_str(&text).unwrap_or_default();

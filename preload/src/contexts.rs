@@ -62,9 +62,8 @@ fn ends_primary(real: &Real, device: c_int, end: impl FnOnce() -> Code) -> Code 
     code
 }
 
-/// Releases a primary context. The program's last release ends it: gpumem does not keep it alive,
-/// except while the process exits, when everything goes anyway and other threads may still be at
-/// work.
+/// Releases a primary context. The program's last release ends it, as gpumem does not keep it
+/// alive. While the process exits, everything goes anyway and other threads may still be at work.
 fn releases(real: &Real, device: c_int, release: impl FnOnce() -> Code) -> Code {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
     match last && !crate::counters::is_exiting() {

@@ -1,4 +1,4 @@
-//! What is counted with `GPUMEM_STATS`: calls, memory, time.
+//! The counters of `GPUMEM_STATS`: calls, memory, time.
 
 use crate::settings;
 use gpumem::base::size::{human, MIB};
@@ -20,14 +20,14 @@ static REPLACED: AtomicU64 = AtomicU64::new(0);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK_LIVE: AtomicU64 = AtomicU64::new(0);
-/// What the driver would hold: see [`rounded`].
+/// Bytes that the driver would hold: see [`rounded`].
 static DRIVER: AtomicU64 = AtomicU64::new(0);
 static PEAK_DRIVER: AtomicU64 = AtomicU64::new(0);
 /// The most bytes mapped on devices that have since been reset.
 static ENDED_MAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// What the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units of 512
-/// bytes. It holds more where those leave gaps.
+/// The bytes that the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units
+/// of 512 bytes. It holds more where those leave gaps.
 fn rounded(bytes: u64) -> u64 {
     let unit = if bytes >= MIB { 2 * MIB } else { 512 };
     bytes.checked_next_multiple_of(unit).unwrap_or(bytes)
@@ -113,7 +113,7 @@ impl Drop for Timed {
     }
 }
 
-/// What was counted, for people; `mapped` is the most that the devices in use had mapped, bytes.
+/// The counters, for people; `mapped` is the most that the devices in use had mapped, bytes.
 pub fn text(mapped: u64) -> String {
     let n = |a: &AtomicU64| a.load(Relaxed);
     let mapped = mapped.max(n(&ENDED_MAPPED));

@@ -12,7 +12,7 @@ const DT_VERSYM: u64 = 0x6fff_fff0;
 /// In a version number: not the default version of the name.
 const HIDDEN: u16 = 0x8000;
 
-/// What to look for, and where it is.
+/// The name to find, and its address.
 struct Search {
     /// With its terminating zero.
     name: &'static [u8],

@@ -1,5 +1,5 @@
-//! What a pointer is, and how much memory there is. A program sees its allocation, not the handles
-//! behind it.
+//! Attributes of pointers, and free memory. A program sees its allocation, not the handles behind
+//! it.
 
 use crate::cuda::{Code, Ctx, Ptr, SUCCESS};
 use crate::real::Real;

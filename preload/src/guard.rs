@@ -1,4 +1,4 @@
-//! What every hook runs in: nothing unwinds into the program, and calls from inside go to the
+//! The guard around every hook: nothing unwinds into the program, and nested calls go to the
 //! driver.
 
 use crate::cuda::Code;

@@ -45,7 +45,7 @@ pub fn is_hook(function: *mut c_void) -> bool {
     (0..HOOKS.len()).any(|i| address(i) == function as usize)
 }
 
-/// What the program gets for `found`, the driver's answer for `name`: a hook if that is a hooked
+/// The answer to the program for `name`, where the driver's is `found`: a hook if that is a hooked
 /// function. With `asked`, a version and flags, even if the answer is not what the driver's library
 /// exports.
 pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) -> *mut c_void {

@@ -48,13 +48,13 @@ macro_rules! front {
 front!("dlsym", dlsym, GPUMEM_PRELOAD_DLSYM, hook_dlsym);
 front!("dlvsym", dlvsym, GPUMEM_PRELOAD_DLVSYM, hook_dlvsym);
 
-/// What the program gets for a name that begins with `cu`, given what the loader found.
+/// The answer to the program for a name that begins with `cu`, given the loader's.
 unsafe fn answer(handle: *mut c_void, name: *const c_char, found: *mut c_void) -> *mut c_void {
     if found.is_null() || guard::is_inside() {
         return found;
     }
-    // A search of all libraries finds this library's own functions even without a driver, so the
-    // driver is asked.
+    // A search of all libraries finds this library's functions even without a driver, so ask the
+    // driver.
     let found = if hooks::is_hook(found) && handle == libc::RTLD_DEFAULT {
         // SAFETY: as the caller promises.
         unsafe { own_dlsym(libc::RTLD_NEXT, name) }

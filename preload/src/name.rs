@@ -1,4 +1,4 @@
-//! What a handle for another process names.
+//! The contents of a handle for another process.
 
 use crate::cuda::{IpcHandle, Ptr};
 

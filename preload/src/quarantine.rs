@@ -8,7 +8,7 @@
 //!
 //! A host far ahead of the device frees faster than the device completes. So at most as many bytes
 //! wait as are live, or 256 MiB: a free beyond that waits for the oldest batches. The driver's own
-//! `cudaFree` would have waited for all work under way.
+//! `cudaFree` would wait for all work under way.
 
 use crate::captures;
 use crate::cuda::Ptr;

@@ -1,4 +1,4 @@
-//! What the environment says, read once by the first hook that needs it.
+//! The environment's settings, read once by the first hook that needs them.
 
 use gpumem::context::preload::PreloadSettings;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What the driver layer says about stream captures and graphs.
+//! The driver layer's types for stream captures and graphs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

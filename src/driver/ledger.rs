@@ -21,7 +21,7 @@ pub fn captures() -> &'static RwLock<u64> {
     &CAPTURES
 }
 
-/// What a [`Ledger`] has written down.
+/// The records of a [`Ledger`].
 #[derive(Default)]
 struct Pages {
     /// Reservations: address, bytes.
@@ -38,8 +38,8 @@ pub struct Book {
     pages: Mutex<Pages>,
     /// By device: whether memory is made exportable.
     exportable: Vec<bool>,
-    /// Whether everything has been undone. A later caller, such as a thread that now and then gives
-    /// free memory back, names addresses and handles that may have been reused.
+    /// Whether everything has been undone. Later callers, such as a thread that gives free memory
+    /// back now and then, may name reused addresses and handles.
     ended: AtomicBool,
 }
 

@@ -7,9 +7,9 @@
 //! [`counted`] counts calls, [`fault`] fails chosen ones.
 //!
 //! Rules that hold for every call:
-//! - Any thread may call; implementations do their own locking and bind whatever context they need.
-//!   They leave the calling thread's current context and capture mode as they found them, except
-//!   for [`Driver::adopt_thread`].
+//! - Any thread may call; implementations do their own locking and bind the context they need. They
+//!   leave the calling thread's current context and capture mode as they found them, except for
+//!   [`Driver::adopt_thread`].
 //! - None of the virtual-memory calls waits for the device. Calls that may block say so.
 //! - No call invalidates a stream capture, except where it says so. "Illegal during a capture"
 //!   means that the call fails with `Capturing` and may invalidate every capture that forbids it
@@ -72,7 +72,7 @@ pub struct DeviceProps {
     pub posix_fd: bool,
     /// Whether physical memory can be made `gpuDirectRDMACapable`.
     pub rdma: bool,
-    /// The most mappings possible at once within the system's limits; no limit is known on CUDA.
+    /// The most mappings within the system's limits; no limit is known on CUDA.
     pub max_mappings: usize,
     /// Compute capability `(major, minor)`; `(0, 0)` on the host device.
     pub compute: (u32, u32),
@@ -80,7 +80,7 @@ pub struct DeviceProps {
     pub numa: Option<u32>,
 }
 
-/// What a physical allocation must be able to do besides being mapped.
+/// What a physical allocation must support besides mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PhysFlags {
     /// Exportable as a POSIX file descriptor.
@@ -115,9 +115,9 @@ pub trait Driver: Send + Sync {
     fn current_device(&self) -> Result<DeviceId>;
     /// Makes `dev` the calling thread's current device.
     fn set_current_device(&self, dev: DeviceId) -> Result<()>;
-    /// Says that the calling thread begins to allocate on `dev`. A thread without a current device
-    /// that needs one to use the memory gets the one the CUDA runtime would give it, device 0, and
-    /// never another.
+    /// The calling thread begins to allocate on `dev`. A thread without a current device that needs
+    /// one to use the memory gets the one the CUDA runtime would give it, device 0, and never
+    /// another.
     fn adopt_thread(&self, _dev: DeviceId) {}
     /// Whether `dev` can access memory that lives on `owner` (true when they are equal).
     fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
@@ -258,9 +258,9 @@ pub trait Driver: Send + Sync {
     /// Page-locked host memory that `dev` can copy to and from at full speed. Blocks (0.3 s a GiB
     /// on CUDA).
     fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;
-    /// Page-locked host memory like that of [`Driver::host_alloc`], but faster to make (0.03 s a
-    /// GiB on CUDA) and near the NUMA node if the system has any left there. Aligned to its size
-    /// rounded up to a power of two, at most 2 MiB. A forked child does not have it.
+    /// Like [`Driver::host_alloc`], but faster (0.03 s a GiB on CUDA), and near the NUMA node if
+    /// the system has memory left there. Aligned to its size rounded up to a power of two, at most
+    /// 2 MiB. A forked child does not have it.
     fn host_alloc_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64>;
     /// Frees page-locked memory of either kind, on any device. Blocks.
     fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;

@@ -191,8 +191,7 @@ mod tests {
         }
     }
 
-    /// What the system's list says of the mapping that contains an address: its lines after the
-    /// first.
+    /// The lines after the first in the system's description of the mapping at an address.
     fn about(addr: u64) -> Vec<String> {
         let list = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let range = |line: &str| {

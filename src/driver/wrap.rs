@@ -1,4 +1,4 @@
-//! A driver around another: asks a hook before every call that reaches a device.
+//! A driver around another that asks a hook before every device call.
 
 use super::{
     Call, CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
@@ -9,13 +9,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a [`Wrap`] does before each call.
+/// The hook of a [`Wrap`], asked before each call.
 pub trait Hook: Send + Sync {
     /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the
     /// call.
     fn before(&self, call: Call) -> Result<()>;
 
-    /// Whether `call`, one that records an event, is dropped: the caller is told that it was done.
+    /// Whether `call`, which records an event, is dropped and reported as done.
     #[inline]
     fn drops(&self, _call: Call) -> bool {
         false
@@ -49,8 +49,7 @@ pub trait Hook: Send + Sync {
     #[inline]
     fn changed(&self, _change: Change) {}
 
-    /// The time at which a call to be reported as a [`Step`] begins; `None` if nobody wants to
-    /// know.
+    /// The start time of a call, for its [`Step`]; `None` if nobody wants one.
     #[inline]
     fn begins(&self) -> Option<Instant> {
         None
@@ -124,7 +123,7 @@ impl<H: Hook> Wrap<H> {
 }
 
 impl<H: Hook> Wrap<H> {
-    /// Makes a call and reports its cost as a [`Step`] if anybody wants it.
+    /// Makes a call, and reports its [`Step`] if anybody wants it.
     #[inline]
     fn timed<T>(
         &self,

@@ -4,7 +4,7 @@
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// What an event is about, and what its fields mean then. Numbers are part of the file
+        /// The kind of an event, which decides what its fields mean. Numbers are part of the file
         /// format and never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
@@ -85,7 +85,7 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether the slow path did it, which costs more than a lock.
+    /// Whether it comes from the slow path, which costs more than a lock.
     pub fn is_slow(self) -> bool {
         self >= Kind::Trim || self == Kind::OutOfMemory
     }
@@ -110,7 +110,7 @@ pub struct Event {
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// What it means depends on the kind.
+    /// Depends on the kind.
     pub other: u64,
     /// A stream as callers name it; 0 is the legacy default stream.
     pub stream: u64,

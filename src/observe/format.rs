@@ -23,7 +23,7 @@ const MOST_GROWTH: usize = 255;
 /// The most events in a block.
 pub const MOST_EVENTS: usize = 1 << 14;
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// JSON: what was recorded, and by which process.

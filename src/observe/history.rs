@@ -38,7 +38,7 @@ pub struct Life {
     pub existed: bool,
 }
 
-/// What happened to an allocation, in the order of the recording.
+/// The begin or end of an allocation, in the order of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Nanoseconds since the start of the recording.

@@ -29,7 +29,7 @@ pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
 /// Writes the calling thread's stack as an interpreter sees it, one frame a line, innermost first.
 pub type StackSource = Arc<dyn Fn(&mut String) + Send + Sync>;
 
-/// What to record.
+/// The options of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The file to write. If it exists, `.` and the process's number are added to its name. `None`:
@@ -63,7 +63,7 @@ const CALLS: u32 = 2;
 
 /// Takes events.
 pub struct Recorder {
-    /// What wants events: [`RECORDS`], [`CALLS`].
+    /// The takers of events: [`RECORDS`], [`CALLS`].
     wanted: AtomicU32,
     /// The number of the session under way; 0: none.
     current: AtomicU64,
@@ -92,7 +92,7 @@ thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     /// Whether the thread is in a callback.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// What the driver has done for the thread's request.
+    /// The driver's work for the thread's request.
     static WORK: Cell<Work> = const { Cell::new(Work { created: 0, mapped: 0 }) };
 }
 

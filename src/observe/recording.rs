@@ -23,7 +23,7 @@ pub struct Happened {
 /// The contents of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// What was recorded: the process, its settings, the start time.
+    /// Facts: the process, its settings, the start time.
     pub info: Value,
     /// The events in the order of their times, which count from the start.
     pub events: Vec<Happened>,
@@ -41,8 +41,8 @@ pub struct Recording {
     pub cut_off: u64,
 }
 
-/// How many times its own length a damaged file may be read in vain. Without a limit, every head in
-/// it could be wrong and claim everything after it.
+/// How many times its own length a damaged file may be read in vain: every head in it may falsely
+/// claim everything after it.
 const PATIENCE: usize = 16;
 
 /// Whether a file that begins with these bytes is a recording.

@@ -74,12 +74,12 @@ impl Names {
         number
     }
 
-    /// What has come since the last time.
+    /// Takes the strings added since the last call.
     pub(super) fn take_strings(&mut self) -> Vec<(u32, String)> {
         std::mem::take(&mut self.new_strings)
     }
 
-    /// What has come since the last time.
+    /// Takes the stacks added since the last call.
     pub(super) fn take_stacks(&mut self) -> Vec<(u32, Raw)> {
         std::mem::take(&mut self.new_stacks)
     }

@@ -226,8 +226,8 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
     Ok(report)
 }
 
-/// A spinner, shown on stderr if that is a terminal. It has no thread of its own, which would
-/// disturb the measurement.
+/// A spinner, on stderr if that is a terminal. It has no thread, which would disturb the
+/// measurement.
 fn spinner() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     // The template is a constant; without it the line looks different and works the same.

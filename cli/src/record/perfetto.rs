@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 
-/// The most points of a counter, not counting the last: more than a screen shows, few enough for a
+/// The most points of a counter, besides the last: more than a screen shows, few enough for a
 /// browser.
 const POINTS: usize = 200_000;
 

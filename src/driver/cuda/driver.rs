@@ -147,7 +147,7 @@ impl CudaDriver {
         Ok(context)
     }
 
-    /// Gives a thread that works on `dev` without a context the one the CUDA runtime would give it.
+    /// Gives a thread that works on `dev` and has no context the one that CUDA's runtime would.
     pub(super) fn adopt(&self, dev: DeviceId) {
         // The next call reports any failure.
         let Ok(current) = self.alive().and_then(|()| self.current_context()) else { return };

@@ -6,7 +6,7 @@ use crate::base::Status;
 use cudarc::driver::sys::CUresult;
 use std::ffi::{c_char, CStr};
 
-/// What a call is about, which decides what `CUDA_ERROR_INVALID_HANDLE` means.
+/// The subject of a call, which decides what `CUDA_ERROR_INVALID_HANDLE` means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     Stream,

@@ -22,7 +22,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// What a user object points to.
+/// The target of a user object's pointer.
 struct Tie {
     token: u64,
     gone: Arc<Gone>,

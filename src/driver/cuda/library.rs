@@ -9,8 +9,8 @@ pub type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_voi
 
 static LOOK_UP: OnceLock<LookUp> = OnceLock::new();
 
-/// Looks names up with `f` from now on. A library that puts its own `dlsym` in front of the process
-/// uses this to bypass it. The first call decides.
+/// Looks names up with `f` from now on. A library that replaces the process's `dlsym` uses this to
+/// bypass its own. The first call decides.
 pub fn look_up_with(f: LookUp) {
     let _ = LOOK_UP.set(f);
 }

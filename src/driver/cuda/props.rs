@@ -92,7 +92,7 @@ impl CudaDriver {
     }
 
     /// Tells the device's default pool to keep its memory, as every serious user of
-    /// `cudaMallocAsync` does. Comparing with a pool that returns its memory at each
+    /// `cudaMallocAsync` does. A comparison with a pool that returns its memory at each
     /// synchronisation would be unfair.
     pub(super) fn prepare_native(&self, dev: DeviceId, device: &Device) -> Result<()> {
         if device.native_ready.load(Ordering::Relaxed) {

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 /// How much of a structure is searched, bytes.
 const LOOK: usize = 4096;
 /// How many of the streams are captured: those that do not synchronise with the legacy stream.
-/// Capturing any other would keep other threads from using the legacy stream.
+/// Capturing others would bar other threads from it.
 const CAPTURABLE: usize = 3;
 /// How often a stream is destroyed and recreated to check that a reused handle shows the new
 /// stream.
@@ -46,8 +46,8 @@ enum Way {
 }
 
 /// Ways that disturb no other thread, each on a stream that does not synchronise with the legacy
-/// one. Left out are captures in global mode, which forbid other threads to allocate, and captures
-/// of other streams, which forbid them to use the legacy stream.
+/// one. Captures in global mode forbid other threads to allocate, and captures of other streams
+/// forbid them the legacy stream, so neither is tried.
 const WAYS: [(usize, Way); 4] = [
     (0, Way::Begin(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)),
     (1, Way::Join),
@@ -251,8 +251,8 @@ impl<'a> Probe<'a> {
 }
 
 /// Reads up to `bytes` (a multiple of 8) from an address, as far as they are readable. The system
-/// copies them, so an invalid address ends the read and not the process. It takes one call, because
-/// it is made during captures.
+/// copies them, so an invalid address ends the read and not the process; one call, as it is made
+/// during captures.
 fn read(address: usize, bytes: usize) -> Vec<u64> {
     let mut words = vec![0u64; bytes / 8];
     let mut want = bytes;

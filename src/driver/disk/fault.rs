@@ -48,7 +48,7 @@ pub enum DiskCall {
     Write,
 }
 
-/// What happens instead of a call.
+/// The effect of a rule on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The call fails with this error number (`libc::EIO`, ..).
@@ -61,16 +61,16 @@ pub enum Effect {
     Torn(usize),
 }
 
-/// Which calls a rule affects, and what happens instead.
+/// A rule: which calls it affects, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskRule {
     /// Only calls of this kind are counted; `None` counts every call.
     pub call: Option<DiskCall>,
     /// How many counted calls pass first.
     pub after: u64,
-    /// What happens.
+    /// The effect on a call.
     pub effect: Effect,
-    /// Whether it also happens to every later call, until the rules are changed.
+    /// Whether it affects every later call too, until the rules change.
     pub lasting: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Time is counted per lane (one stream at a time, see `stream.rs`): the operations of a lane are
 //! numbered from 1. A clock holds, for each lane, the number of the last operation known to be
-//! ordered before its owner. Operation `n` of lane `l` happens before whatever has clock `c`
+//! ordered before its owner. Operation `n` of lane `l` happens before the owner of clock `c`
 //! exactly when `c.get(l) >= n`.
 
 #![deny(unsafe_code)]

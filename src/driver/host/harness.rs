@@ -1,4 +1,4 @@
-//! What tests can do with the device besides driving it.
+//! The device's calls for tests.
 
 #![deny(unsafe_code)]
 
@@ -34,8 +34,7 @@ impl HostDriver {
         Ok(())
     }
 
-    /// What the device has found wrong so far. Queued work has not been checked yet: synchronise
-    /// first.
+    /// The mistakes found so far. Queued work has not been checked yet: synchronise first.
     pub fn reports(&self) -> Vec<Report> {
         self.look().reports.list().to_vec()
     }

@@ -40,7 +40,7 @@ pub(super) struct Mapping {
     pub(super) users: Vec<Arc<OpInfo>>,
 }
 
-/// What a device's addresses mean.
+/// The address space of the devices.
 pub(super) struct Memory {
     granularity: u64,
     /// Start → bytes.

@@ -43,7 +43,7 @@ impl fmt::Display for OpInfo {
     }
 }
 
-/// What an operation does when its turn comes.
+/// The work of an operation.
 #[derive(Clone)]
 pub(super) enum Work {
     /// Does nothing. Events wait for its completion, and its dependencies hold what `stream_wait`
@@ -71,7 +71,7 @@ pub(super) enum Source {
 /// One unit of work in a lane's queue.
 pub(super) struct Op {
     pub(super) info: Arc<OpInfo>,
-    /// What is ordered before it, besides the earlier operations of its own lane.
+    /// The operations of other lanes ordered before it.
     pub(super) clock: Arc<Clock>,
     /// `(lane, seq)` of operations that must be complete before it may run, besides those of its
     /// own lane.

@@ -1,4 +1,4 @@
-//! What the host device pretends to be.
+//! The options of the host device.
 
 #![deny(unsafe_code)]
 

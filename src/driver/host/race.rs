@@ -1,4 +1,4 @@
-//! The race checker: who last touched each physical byte.
+//! The race checker: the last accesses to each physical byte.
 //!
 //! For every range of physical bytes ("segment") it keeps the last write and the reads since. A
 //! running operation is compared with them: any access that the vector clocks do not order before

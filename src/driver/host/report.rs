@@ -1,4 +1,4 @@
-//! What the device found wrong with the work given to it.
+//! Reports of mistakes in the work given to the device.
 
 #![deny(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::driver::process;
 use std::fmt;
 use std::ops::Range;
 
-/// What kind of mistake a [`Report`] is about.
+/// The kind of a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
     /// Two operations, neither ordered before the other, touch the same physical bytes and one of
@@ -33,7 +33,7 @@ pub enum ReportKind {
 /// runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What kind of mistake it is.
+    /// The kind of the mistake.
     pub kind: ReportKind,
     /// The labels of the operations involved, the earlier one first.
     pub labels: Vec<String>,

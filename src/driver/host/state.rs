@@ -23,7 +23,7 @@ pub(super) struct State {
     pub(super) lanes: Lanes,
     pub(super) events: Events,
     pub(super) graphs: Graphs,
-    /// What the host has seen complete; one clock for all host threads.
+    /// The work that the host has seen complete: one clock for all host threads.
     pub(super) host: Clock,
     /// Counts changes of `host`, so that lanes join it only when there is news.
     pub(super) host_version: u64,

@@ -9,7 +9,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::pages;
 use std::ops::Range;
 
-/// What lies at an address.
+/// The kind of memory at an address.
 enum Place {
     /// Device or pinned memory, tracked.
     Tracked,

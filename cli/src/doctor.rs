@@ -114,8 +114,7 @@ fn examine(backend: Option<Backend>) -> Report {
             report.settings = settings::describe(&config, backend.is_some());
             report.limits = limits::read(config.va_size);
             report.problems.extend(unwritable(&config));
-            // The doctor's own recording would take the file name from the program that it is meant
-            // for.
+            // A recording here would take the file name of the program that it is meant for.
             config.record = None;
             match session::open(config) {
                 Ok(ctx) => look_at(ctx, &mut report),

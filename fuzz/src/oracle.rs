@@ -73,8 +73,8 @@ impl Model {
         self.in_doubt.append(&mut { unusual });
     }
 
-    /// Notes the end of a call that may end many blocks. After the last one, the blocks that
-    /// `is_live` confirms count again.
+    /// Ends a call noted by `begin_ending`. After the last, the blocks that `is_live` confirms
+    /// count again.
     pub fn finish_ending(&mut self, is_live: impl Fn(u64, &Block) -> bool) -> Result<(), Failure> {
         self.ending -= 1;
         if self.ending > 0 {

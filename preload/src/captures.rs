@@ -105,7 +105,7 @@ pub unsafe fn begin_own(real: &Real, stream: Stream, mode: c_int) -> Code {
     begins(real, of_thread(stream), || real.cuStreamBeginCapture_v2_ptsz(stream, mode))
 }
 
-/// Begins a capture by the function's first variant, which has no mode.
+/// The function's first variant, which has no mode.
 pub unsafe fn begin_1(real: &Real, stream: Stream) -> Code {
     begins(real, stream, || real.cuStreamBeginCapture(stream))
 }

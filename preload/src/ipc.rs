@@ -45,7 +45,7 @@ pub unsafe fn open(real: &Real, out: *mut Ptr, handle: IpcHandle, flags: c_uint)
     }
 }
 
-/// Opens a handle by the function's first variant.
+/// The function's first variant.
 pub unsafe fn open_1(real: &Real, out: *mut Ptr, handle: IpcHandle, flags: c_uint) -> Code {
     match Name::read(&handle) {
         // SAFETY: as the program promises.

@@ -2,7 +2,7 @@
 
 use crate::cuda::{IpcHandle, Ptr};
 
-/// The first bytes of a handle of gpumem's; no handle of the driver's begins with them.
+/// The first bytes of gpumem's handles, and of none of the driver's.
 const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
 
 /// A handle's content. The address is the exporter's.

@@ -9,8 +9,8 @@ use crate::{counters, settings};
 use gpumem::base::StreamHandle;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Allocates; returns the memory or an error code, or `None` if the driver is to do it, as for any
-/// pool but the default one.
+/// Allocates; returns the memory or an error code, or `None` for the driver, as for any pool but
+/// the default one.
 #[inline(always)]
 fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Option<Result<Ptr, Code>> {
     if bytes == 0 || bytes as u64 >= settings::get().own.native {

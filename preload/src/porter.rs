@@ -129,7 +129,7 @@ fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
     }
 }
 
-/// Receives one message and adds its descriptors to `fds`; returns whether more follow.
+/// Receives one message's descriptors; returns whether more follow.
 fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
     let mut byte = [0u8];
     let mut control: Control = [0; 256];
@@ -158,8 +158,8 @@ fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
     Some(byte[0] != 0)
 }
 
-/// Fetches the memory of another process's allocation: descriptors with their sizes, and the offset
-/// in the first at which it begins.
+/// Fetches the memory of another process's allocation: descriptors with sizes, and its offset in
+/// the first.
 pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
     let mut stream = UnixStream::connect_addr(&address(name.pid, name.nonce).ok()?).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

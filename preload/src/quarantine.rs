@@ -18,9 +18,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A batch gets its marker after this many frees.
+/// Frees after which a batch gets its marker.
 const FREES: usize = 64;
-/// A batch gets its marker after this many bytes.
+/// Bytes after which a batch gets its marker.
 const BYTES: u64 = 16 << 20;
 
 /// This many bytes may wait, however few are live.

@@ -30,7 +30,7 @@ impl FaultRule {
         FaultRule { call: None, after, status: Status::Driver, lasting: false }
     }
 
-    /// Fails one call of kind `call`, the one after `after` others of it, with `Status::Driver`.
+    /// Fails the call after `after` others of kind `call`, with `Status::Driver`.
     pub fn nth_of(call: Call, after: u64) -> FaultRule {
         FaultRule { call: Some(call), ..FaultRule::nth(after) }
     }

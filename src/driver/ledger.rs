@@ -43,7 +43,7 @@ pub struct Book {
     ended: AtomicBool,
 }
 
-/// A driver that records what it does, as the module's documentation describes.
+/// A driver that records what it does.
 pub type Ledger = Wrap<Book>;
 
 /// A piece of physical memory under a range, exported.

@@ -127,8 +127,8 @@ pub trait Driver: Send + Sync {
     /// of its streams, in any mode, and during those of other devices that forbid it.
     fn device_sync(&self, dev: DeviceId) -> Result<()>;
 
-    /// How many mistakes the device has found in the program's work: races, accesses to memory that
-    /// does not exist. Only a simulated device looks for them; others return 0.
+    /// How many mistakes the device has found in the program's work: races, accesses to missing
+    /// memory. Only a simulated device looks for them; others return 0.
     fn mistakes(&self) -> u64 {
         0
     }

@@ -8,9 +8,8 @@ use crate::report;
 use crate::trace::{self, Trace, TraceError};
 use gpumem::base::Result;
 
-/// Replays every file once all are read. Each begins with the memory that the one before left,
-/// after free memory is given back. The outer error is about the files, the inner one the
-/// allocator's.
+/// Replays every file once all are read. Each begins with what the one before left, free memory
+/// given back. The outer error is about the files, the inner one the allocator's.
 pub fn run(b: &mut Bench) -> std::result::Result<Result<()>, TraceError> {
     let read = |file: std::path::PathBuf| {
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();

@@ -2,7 +2,7 @@
 
 use gpumem::plan::{self, Problem};
 
-/// The first step at which most bytes are live, with its buffers and bytes.
+/// The first step at which most bytes are live.
 pub struct Peak {
     pub step: u64,
     pub buffers: usize,

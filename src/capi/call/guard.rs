@@ -37,8 +37,7 @@ pub(in crate::capi) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl F
     }
 }
 
-/// Runs an entry point like [`run`] in a frame of its own, so that a hit does not pay for its stack
-/// and registers.
+/// [`run`] in a frame of its own, so that a hit does not pay for its stack and registers.
 #[inline(never)]
 fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     run(entry)

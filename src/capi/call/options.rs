@@ -1,8 +1,7 @@
 //! Structures that grow: the first field is the size of the caller's version.
 //!
-//! When read, fields that the caller's version lacks are zero, the default; fields that this
-//! version lacks must be zero, or the caller asks for something this library cannot give. When
-//! written, the structure gets what fits.
+//! Reading: fields that the caller's version lacks are zero, the default; fields that this version
+//! lacks must be zero, as this library cannot give what they ask for. Writing: as much as fits.
 
 use super::types::not_null;
 use crate::base::{Error, Result};

@@ -57,7 +57,7 @@ impl<'a> Bound<'a> {
         Bound { api, pushed: false, _thread: PhantomData }
     }
 
-    /// Pushes `context` onto the thread's stack of current contexts.
+    /// Pushes `context` on top of the current one.
     pub fn push(api: &'a Api, context: CUcontext) -> Result<Bound<'a>, Code> {
         // SAFETY: a primary context that is never released, or one that the driver just named as a
         // live stream's.

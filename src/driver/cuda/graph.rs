@@ -40,7 +40,7 @@ unsafe extern "C" fn untie(tie: *mut c_void) {
 }
 
 impl CudaDriver {
-    /// An entry point that not every driver has; `Unsupported` where it is missing.
+    /// An optional entry point, or `Unsupported`.
     fn have<T>(&self, entry: Option<T>, name: &str) -> Result<T> {
         entry.ok_or_else(|| {
             Error::new(Status::Unsupported, format!("the driver, for {}, lacks {name}", version_text(self.version)))

@@ -24,7 +24,7 @@ impl CudaDriver {
         Ok(ptr as u64)
     }
 
-    /// Allocates memory on a NUMA node and registers it, or else calls [`Self::pin`].
+    /// Registers new memory of a NUMA node, or else calls [`Self::pin`].
     pub(super) fn pin_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64> {
         let (Some(register), Some(_)) = (self.api.cuMemHostRegister_v2, self.api.cuMemHostUnregister) else {
             return self.pin(dev, size);

@@ -21,7 +21,7 @@ use crate::driver::graph::Gone;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// The host device; the module's documentation describes it.
+/// The host device, described in `host/mod.rs`.
 pub struct HostDriver {
     pub(super) options: HostOptions,
     /// Tells this driver's thread-local data from that of other instances.

@@ -36,8 +36,8 @@ impl State {
         ties: &Arc<Ties>,
         after: Option<&Mark>,
     ) -> Result<Option<u64>> {
-        // Anything that can refuse the first node is checked before the state changes; nothing
-        // refuses a later one.
+        // Whatever can refuse the first node is checked before any change; nothing refuses a later
+        // one.
         self.legacy_order(lane, &mut Vec::new())?;
         let mut deps = Vec::new();
         if let Some(mark) = after {

@@ -23,8 +23,7 @@ impl HostDriver {
             }
         }
         if st.lanes.get(lane)?.capture.as_ref().is_some_and(|c| !c.is_valid()) {
-            // CUDA would refuse the kernel, as the driver's own calls are refused; here a test that
-            // has lost its capture may go on.
+            // CUDA would refuse the kernel, but a test that has lost its capture may go on.
             return Ok(());
         }
         sub.reads = k.reads.into_iter().filter(|r| !r.is_empty()).collect();

@@ -325,7 +325,7 @@ impl Memory {
         }
     }
 
-    /// Undoes `begin_native_free` when the free was not submitted.
+    /// Undoes `begin_native_free` if the free failed.
     pub(super) fn undo_native_free(&mut self, va: u64) {
         if let Some(Origin::Native { freed }) = self.mappings.get_mut(&va).map(|m| &mut m.origin) {
             *freed = false;

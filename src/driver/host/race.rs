@@ -43,7 +43,7 @@ impl Shadow {
         Shadow { segments: BTreeMap::new(), thin_at: THIN_AT }
     }
 
-    /// Splits the segment that spans `at`, so that a boundary lies there.
+    /// Splits the segment that spans `at` there.
     fn split(&mut self, at: u64) {
         let Some((_, seg)) = self.segments.range_mut(..at).next_back().filter(|(_, s)| s.end > at) else { return };
         let right = seg.clone();
@@ -51,8 +51,7 @@ impl Shadow {
         self.segments.insert(at, right);
     }
 
-    /// Records a write of `keys` by `op`, whose clock is `clock`, and adds its conflicts to
-    /// `found`.
+    /// Records a write of `keys` by `op` with clock `clock`; adds conflicts to `found`.
     pub(super) fn write(&mut self, keys: &Range<u64>, op: &Arc<OpInfo>, clock: &Clock, found: &mut Vec<Conflict>) {
         self.split(keys.start);
         self.split(keys.end);
@@ -68,7 +67,7 @@ impl Shadow {
         self.segments.insert(keys.start, Segment { end: keys.end, write: Some(op.clone()), reads: Vec::new() });
     }
 
-    /// Records a read of `keys` by `op`, whose clock is `clock`, and adds its conflicts to `found`.
+    /// Records a read of `keys` by `op` with clock `clock`; adds conflicts to `found`.
     pub(super) fn read(&mut self, keys: &Range<u64>, op: &Arc<OpInfo>, clock: &Clock, found: &mut Vec<Conflict>) {
         self.split(keys.start);
         self.split(keys.end);

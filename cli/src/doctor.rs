@@ -39,7 +39,7 @@ pub struct Report {
     pub limits: Vec<Limit>,
     /// The configuration in force.
     pub settings: Vec<Setting>,
-    /// What was tried on each device.
+    /// The checks made on each device.
     pub self_test: Vec<Check>,
     /// Everything that is wrong.
     pub problems: Vec<String>,
@@ -52,7 +52,7 @@ pub struct BackendReport {
     pub name: &'static str,
     /// The driver's version.
     pub driver: String,
-    /// Why this one.
+    /// Why this backend is in use.
     pub why: String,
 }
 
@@ -63,7 +63,7 @@ pub struct DeviceReport {
     pub ordinal: u32,
     /// Product name.
     pub name: String,
-    /// Bytes not in use by anyone.
+    /// Bytes that nobody uses.
     pub free_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
@@ -114,7 +114,7 @@ fn examine(backend: Option<Backend>) -> Report {
             report.settings = settings::describe(&config, backend.is_some());
             report.limits = limits::read(config.va_size);
             report.problems.extend(unwritable(&config));
-            // It would have the file's name before the program for which it is meant.
+            // A recording here would take the file name of the program that it is meant for.
             config.record = None;
             match session::open(config) {
                 Ok(ctx) => look_at(ctx, &mut report),
@@ -136,7 +136,7 @@ fn examine(backend: Option<Backend>) -> Report {
     report
 }
 
-/// Files that could not be made.
+/// The files that could not be made, as problems.
 fn unwritable(config: &Config) -> Vec<String> {
     let snapshot = config.snapshot_on != SnapshotOn::default();
     let files =
@@ -212,7 +212,7 @@ fn print(r: &Report) -> io::Result<()> {
         }
         None => t.row("backend", "none could be opened"),
     }
-    // Equal neighbours are told of once.
+    // Equal neighbours are shown once.
     for alike in r.devices.chunk_by(DeviceReport::is_like) {
         let Some(d) = alike.first() else { continue };
         t.heading(ordinals(alike.iter().map(|d| d.ordinal)).replacen('d', "D", 1));
@@ -273,9 +273,9 @@ fn print(r: &Report) -> io::Result<()> {
 }
 
 impl DeviceReport {
-    /// Whether people need to be told of both only once.
+    /// Whether both devices can be shown as one.
     fn is_like(&self, next: &DeviceReport) -> bool {
-        // Peers of each other, and of the same others.
+        // The two are peers of each other, and of the same others.
         let with = |d: &DeviceReport, other: u32| {
             let mut all = d.peers.clone();
             all.retain(|&p| p != other);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fs;
 
-/// Mappings the host device may need; the kernel's default allows as many.
+/// Mappings that the host device may need: the kernel's default limit.
 const MAPS_WANTED: u64 = 65_530;
 
 /// One limit as found.

@@ -3,7 +3,7 @@
 //! what they did (`view`, `stats`, `record`, `top`).
 
 #![deny(unsafe_code)]
-// println! and eprintln! panic where nobody reads what they print; report.rs has what does not.
+// println! and eprintln! panic if nobody reads their output; report.rs has functions that do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;

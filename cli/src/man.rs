@@ -1,4 +1,4 @@
-//! The manual pages, made of what `--help` says: one for the command, one for each subcommand.
+//! The manual pages, made from the help texts: one for the command, one for each subcommand.
 
 use clap::Command;
 use std::error::Error;

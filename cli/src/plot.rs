@@ -18,9 +18,9 @@ const WIDTH: u32 = 1000;
 pub struct Sample {
     /// Operations so far.
     pub operations: u64,
-    /// The most bytes that the log had live meanwhile.
+    /// The most bytes live since the last sample.
     pub live: u64,
-    /// Bytes of physical memory that the pool has mapped after them.
+    /// Bytes of physical memory that the pool has mapped after the operations.
     pub mapped: u64,
 }
 
@@ -31,7 +31,7 @@ pub fn memory(to: &Path, title: &str, samples: &[Sample], most_mapped: u64) -> R
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws and then writes, so that only writing can fail for what the file is.
+/// Draws and then writes, so that only writing can fail because of the file.
 fn write(
     to: &Path,
     height: u32,
@@ -43,7 +43,7 @@ fn write(
     draw(&area)?;
     area.present()?;
     drop(area);
-    // Names of files may have characters that XML has no way to write.
+    // File names may contain characters that XML cannot represent.
     let kept = |c: char| c == '\n' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'));
     Ok(fs::write(to, svg.replace(|c| !kept(c), "\u{fffd}"))?)
 }
@@ -52,7 +52,7 @@ fn draw_memory(area: &Area<'_>, title: &str, samples: &[Sample], most_mapped: u6
     let end = samples.last().map_or(1, |s| s.operations.max(1));
     let most_live = samples.iter().map(|s| s.live).max().unwrap_or(0);
     let most = most_live.max(most_mapped).max(1);
-    // The unit in which ticks are round, and some air for the legend.
+    // A unit in which ticks are round, and some space for the legend.
     let power = most.ilog2() / 10;
     let unit = (1_u64 << (10 * power)) as f64;
     let name = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].get(power as usize).unwrap_or(&"");
@@ -90,9 +90,9 @@ fn draw_memory(area: &Area<'_>, title: &str, samples: &[Sample], most_mapped: u6
 
 /// Bars with one scale.
 pub struct Bars {
-    /// What they show, with the unit.
+    /// What the bars show, with the unit.
     pub title: String,
-    /// The name of each, its length, and the text of that.
+    /// Each bar's name, length, and the length as text.
     pub bars: Vec<(String, f64, String)>,
 }
 

@@ -39,7 +39,7 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// What a replay took. Field order is the order of the output; units are in the names.
+/// The results of a replay. Field order is the order of the output; units are in the names.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The log's path as given.
@@ -50,9 +50,9 @@ pub struct Report {
     pub device: u32,
     /// Allocations and frees of the log, all passes together.
     pub ops: u64,
-    /// Those that returned an error. A free whose allocation failed is not attempted.
+    /// Operations that returned an error. A free whose allocation failed is not attempted.
     pub failures: u64,
-    /// The first of them.
+    /// The first error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_failure: Option<String>,
     /// Distinct streams in the log.
@@ -70,8 +70,8 @@ pub struct Report {
     pub utilisation: Option<f64>,
     /// Time of the loop over all operations ÷ operations.
     pub mean_ns_per_op: f64,
-    /// Driver calls the operations made, by name. Streams made before and frees after a pass are
-    /// not in it.
+    /// Driver calls the operations made, by name. Calls that make streams before a pass, and frees
+    /// after it, are not included.
     pub driver_calls: BTreeMap<&'static str, u64>,
     /// Each pass, when there was more than one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,7 +87,7 @@ pub struct PassReport {
     pub failures: u64,
     /// Time ÷ operations.
     pub mean_ns_per_op: f64,
-    /// Driver calls the operations made, by name; those made are listed.
+    /// Driver calls the operations made, by name, without those not made.
     pub driver_calls: BTreeMap<&'static str, u64>,
 }
 
@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(report.failures == 0)
 }
 
-/// Shown on stderr only when that is a terminal.
+/// A progress bar, shown on stderr if that is a terminal.
 fn progress_bar(args: &Args, trace: &Trace) -> ProgressBar {
     let total = u64::from(args.repeat).saturating_mul(trace.ops.len() as u64);
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
@@ -143,13 +143,13 @@ fn progress_bar(args: &Args, trace: &Trace) -> ProgressBar {
 pub struct Streams<'a> {
     ctx: &'a Context,
     device: DeviceId,
-    /// In the order of the log's values.
+    /// The streams, in the order of the log's values.
     pub handles: Vec<StreamHandle>,
     created: Vec<StreamHandle>,
 }
 
 impl<'a> Streams<'a> {
-    /// Makes them for the values of a log.
+    /// Makes streams for the values of a log.
     pub fn create(ctx: &'a Context, device: DeviceId, values: &[u64]) -> Result<Streams<'a>, Error> {
         let mut streams = Streams { ctx, device, handles: Vec::with_capacity(values.len()), created: Vec::new() };
         for &value in values {
@@ -187,23 +187,23 @@ pub struct Replay<'a> {
     slots: Vec<u64>,
     first_failure: Option<String>,
     driver_calls: BTreeMap<&'static str, u64>,
-    /// Operations between two looks.
+    /// Operations between two looks at the progress bar.
     chunk: usize,
-    /// For a plot.
+    /// The samples for a plot, if one is wanted.
     curve: Option<Curve>,
 }
 
-/// What is live in the log, and what the pool has mapped, over time.
+/// Bytes live in the log and bytes mapped by the pool, over time.
 struct Curve {
-    /// Bytes live in each slot,
+    /// Bytes live in each slot.
     sizes: Vec<u64>,
-    /// and in all.
+    /// Bytes live in all slots.
     live: u64,
     samples: Vec<Sample>,
 }
 
 impl Curve {
-    /// After these operations so much is mapped.
+    /// Adds a sample: `mapped` bytes are mapped after `ops`.
     fn add(&mut self, ops: &[Op], mapped: u64) {
         let mut most = 0;
         for op in ops {
@@ -215,7 +215,7 @@ impl Curve {
         self.samples.push(Sample { operations, live: most, mapped });
     }
 
-    /// All that was live is freed.
+    /// Notes that everything live has been freed.
     fn end_pass(&mut self) {
         self.live = 0;
         self.sizes.fill(0);
@@ -228,9 +228,9 @@ pub struct Pass {
     pub failures: u64,
     /// Most physical memory the pool had mapped at once, bytes.
     pub peak_mapped: u64,
-    /// Of the operations alone.
+    /// The time of the operations alone.
     pub time: Duration,
-    /// Made during it.
+    /// Driver calls made during the pass.
     pub driver_calls: BTreeMap<&'static str, u64>,
 }
 
@@ -250,7 +250,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What the first operation that failed had to say.
+    /// The error of the first operation that failed.
     pub fn first_failure(&self) -> Option<&str> {
         self.first_failure.as_deref()
     }
@@ -276,7 +276,7 @@ impl<'a> Replay<'a> {
         Ok(Pass { failures, peak_mapped, time, driver_calls })
     }
 
-    /// The timed part. `first` is the index of `ops[0]` in the log; the result is how many
+    /// Runs the timed operations. `first` is the index of `ops[0]` in the log; returns how many
     /// operations failed.
     #[inline(never)]
     fn operations(&mut self, ops: &[Op], first: usize) -> u64 {
@@ -322,7 +322,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Calls made since `before`, also added to those of all passes.
+    /// The calls made since `before`, which are also added to the calls of all passes.
     fn driver_calls_since(&mut self, before: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
         let before: BTreeMap<_, _> = before.iter().copied().collect();
         let mut made = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the commands print: one JSON object, or short aligned tables for people.
+//! The commands' output: one JSON object, or short aligned tables for people.
 
 use gpumem::base::size;
 pub use gpumem::driver::process::say;
@@ -8,20 +8,20 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// A line on stdout.
+/// Prints a line to stdout.
 pub fn line(text: impl Display) -> io::Result<()> {
     writeln!(io::stdout(), "{text}")
 }
 
-/// One object and a newline on stdout.
+/// Prints one object and a newline to stdout.
 pub fn json(report: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, report)?;
     writeln!(out)
 }
 
-/// A file's text for a line of a terminal: programs on a command line have lines of their own, and
-/// names may have what a terminal obeys.
+/// Makes a file's text safe for one line of a terminal: command lines may contain line breaks, and
+/// names may contain control characters.
 pub fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
@@ -38,13 +38,13 @@ impl Table {
         self.rows.push((label.into(), value.into()));
     }
 
-    /// A line of its own, after an empty one.
+    /// Adds a heading after an empty line.
     pub fn heading(&mut self, text: impl Into<String>) {
         self.row("", "");
         self.row(text, "");
     }
 
-    /// Writes them.
+    /// Writes the lines.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let width = self.rows.iter().filter(|(_, v)| !v.is_empty()).map(|(l, _)| l.chars().count()).max().unwrap_or(0);
         for (label, value) in &self.rows {
@@ -54,8 +54,7 @@ impl Table {
     }
 }
 
-/// Shows on stderr, where that is a terminal, that something long is under way, until it is
-/// dropped.
+/// Shows on stderr, if that is a terminal, that something long is under way, until dropped.
 pub fn busy(with: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_message(with);
     // The template is a constant; without it the line looks different and works the same.
@@ -66,7 +65,7 @@ pub fn busy(with: &'static str) -> ProgressBar {
     bar
 }
 
-/// A size for people, and exactly.
+/// A size for people, and the exact bytes.
 pub fn bytes(n: u64) -> String {
     format!("{} ({} bytes)", size::human(n), HumanCount(n))
 }

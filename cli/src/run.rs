@@ -85,14 +85,14 @@ enum RunError {
     Exec(PathBuf, std::io::Error),
 }
 
-/// What `GPUMEM_LIMIT` takes.
+/// Checks a value for `GPUMEM_LIMIT`.
 fn limit(text: &str) -> Result<String, String> {
     let Some(setting) = settings::find("GPUMEM_LIMIT") else { return Ok(text.into()) };
     let set = setting.set(&mut Config::default(), text);
     set.map(|()| text.into()).ok_or_else(|| format!("it is {}", setting.accepted))
 }
 
-/// Replaces this process by the program; so its exit status and its signals are the caller's.
+/// Replaces this process by the program, so the caller gets its exit status and its signals.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let library = library(args.library.as_deref())?;
     let Some((name, rest)) = args.program.split_first() else { return Ok(false) };
@@ -124,7 +124,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if args.torch {
         torch(&mut command)?;
     }
-    // The same settings as the library's, so a wrong one is said before anything runs.
+    // Checks the library's settings, so that a wrong one is reported before anything runs.
     let given: Vec<(OsString, OsString)> =
         command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
     let settings = |name: &str| match given.iter().find(|(n, _)| n == name) {
@@ -141,7 +141,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     Err(RunError::Exec(program, failed).into())
 }
 
-/// PyTorch's settings, in the variable that is in use.
+/// Sets PyTorch's settings, in the variable that is in use.
 fn torch(command: &mut Command) -> Result<(), RunError> {
     let (new, old) = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF");
     let name = if env::var_os(new).is_some() { new } else { old };
@@ -174,7 +174,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf, RunError> {
     }
 }
 
-/// As the shell finds it.
+/// Finds a program as the shell does.
 fn find(name: &OsStr) -> Result<PathBuf, RunError> {
     let is_program = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
     if name.as_bytes().contains(&b'/') {
@@ -193,11 +193,11 @@ fn find(name: &OsStr) -> Result<PathBuf, RunError> {
     found.ok_or_else(|| RunError::NotFound(name.to_owned()))
 }
 
-/// Whether the system will put a library in front of it.
+/// Checks that the system will preload a library into the program.
 fn check(program: &Path, depth: u32) -> Result<(), RunError> {
     let unreadable = |e| RunError::Unreadable(program.to_path_buf(), e);
     let mut file = match File::open(program) {
-        // What can be run and not read is run.
+        // A program that can be run but not read is run.
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
         file => file.map_err(unreadable)?,
     };
@@ -210,7 +210,7 @@ fn check(program: &Path, depth: u32) -> Result<(), RunError> {
     if let Some(rest) = head.strip_prefix(b"#!") {
         let line = rest.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii();
         let interpreter = line.split(|b| b" \t".contains(b)).next().unwrap_or_default();
-        // As many as the system follows.
+        // The system follows this many interpreters.
         return match depth < 4 && !interpreter.is_empty() {
             true => check(Path::new(OsStr::from_bytes(interpreter)), depth + 1),
             false => Err(RunError::Unknown(program.to_path_buf())),

@@ -1,4 +1,4 @@
-//! A small proof that a device works through the allocator: allocate, fill, copy back, compare,
+//! A small test that a device works through the allocator: allocate, fill, copy back, compare,
 //! free.
 
 use gpumem::base::{size, DeviceId, Error, Result, StreamHandle};
@@ -46,7 +46,7 @@ pub fn run(ctx: &Context, device: DeviceId) -> Vec<Check> {
     checks
 }
 
-/// Allocates, writes and reads back; frees whatever happens in between.
+/// Allocates, writes, reads back, and frees even after a failure.
 fn round_trip(ctx: &Context, device: DeviceId, stream: StreamHandle, bytes: u64) -> Result<()> {
     let ptr = ctx.malloc(&Request { size: bytes, device: Some(device), stream, ..Request::default() })?;
     let result = write_and_read(ctx, device, stream, ptr, bytes);
@@ -58,7 +58,7 @@ fn round_trip(ctx: &Context, device: DeviceId, stream: StreamHandle, bytes: u64)
 fn write_and_read(ctx: &Context, device: DeviceId, stream: StreamHandle, ptr: u64, bytes: u64) -> Result<()> {
     let driver = ctx.driver();
     let half = bytes / 2;
-    // 251 is prime, so a block that lands at a wrong power-of-two offset shows.
+    // 251 is prime, so a block at a wrong power-of-two offset is noticed.
     let uploaded: Vec<u8> = (0..bytes - half).map(|i| (i % 251) as u8).collect();
     let mut back = vec![0u8; usize::try_from(bytes).map_err(|_| Error::internal("a size exceeds usize"))?];
     let submitted = driver

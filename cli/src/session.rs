@@ -43,7 +43,7 @@ pub fn with_backend(config: Config, backend: Option<Backend>) -> Config {
     Config { backend, ..config }
 }
 
-/// Opens the process's context, as a program that links the library has it. Once in a process.
+/// Opens the process's context as a program that links the library does. Call it once in a process.
 pub fn open(config: Config) -> Result<&'static Context> {
     Context::init_global(config)
 }

@@ -15,11 +15,11 @@ pub struct Setting {
     pub source: String,
 }
 
-/// Every setting of `config`, which was made from this process's environment; `backend_given` when
-/// `--backend` replaced what that said.
+/// Every setting of `config`, which was made from this process's environment; `backend_given` if
+/// `--backend` overrode that.
 pub fn describe(config: &Config, backend_given: bool) -> Vec<Setting> {
     let setting = |s: &gpumem::context::settings::Setting| {
-        // A VPMM page size says "no pool", or something about pages.
+        // A VPMM page size sets either `GPUMEM_POOL` to off or a page size.
         let pages_only = s.variable == "GPUMEM_PAGE_SIZE" && !config.pool || s.variable == "GPUMEM_POOL" && config.pool;
         let alias = s.alias.filter(|_| !pages_only);
         let set = [Some(s.variable), alias].into_iter().flatten().find(|v| std::env::var_os(v).is_some());

@@ -1,5 +1,5 @@
-//! What the commands read: a file or standard input, plain or gzip (told apart by contents), and
-//! how messages quote it.
+//! The commands' input: a file or standard input, plain or gzip (told apart by contents), and how
+//! messages quote it.
 
 use flate2::read::MultiGzDecoder;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ const QUOTE_LIMIT: usize = 60;
 pub enum OpenError {
     /// The operating system says so.
     Io(io::Error),
-    /// Named `.gz` but something else.
+    /// The file is named `.gz` but is not gzip.
     NotGzip,
 }
 
@@ -28,7 +28,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, OpenError> {
     unpack(file, path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")))
 }
 
-/// All of a file, which may be a pipe: it is read once. The error names it.
+/// Reads all of a file, once, as it may be a pipe. The error names it.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let what = match open(path) {
@@ -50,12 +50,12 @@ pub fn unpack(mut input: impl Read + 'static, expected: bool) -> Result<Box<dyn 
     if expected && !gzip && !magic.is_empty() {
         return Err(OpenError::NotGzip);
     }
-    // What was looked at goes in front again: the file may be a pipe, which cannot seek.
+    // The bytes already read go in front again: the file may be a pipe, which cannot seek.
     let whole = Cursor::new(magic).chain(input);
     Ok(if gzip { Box::new(MultiGzDecoder::new(whole)) } else { Box::new(whole) })
 }
 
-/// Refuses a result that would take the place of the file that it is made of.
+/// Refuses an output that would replace its own input.
 pub fn spare(input: &Path, output: &Path) -> Result<(), String> {
     let file = |path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|m| (m.dev(), m.ino()));
     match (file(input), file(output)) {
@@ -66,7 +66,7 @@ pub fn spare(input: &Path, output: &Path) -> Result<(), String> {
     }
 }
 
-/// What a read that failed half-way says.
+/// The message for a read that failed half-way.
 pub fn explain(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         "the gzip data stops early: the file is truncated".to_string()

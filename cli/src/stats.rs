@@ -68,7 +68,7 @@ fn snapshot_numbers(snapshot: &Value) -> Value {
     })
 }
 
-/// Numbers as gauges; those of devices with a label.
+/// Writes numbers as gauges; those of devices have a label.
 fn prometheus(numbers: &Value, out: &mut impl Write) -> io::Result<()> {
     let gauge = |out: &mut dyn Write, name: &str, label: &str, value: &Value| match value.as_u64() {
         Some(n) => writeln!(out, "# TYPE gpumem_{name} gauge\ngpumem_{name}{label} {n}"),

@@ -31,9 +31,9 @@ pub struct Args {
 
 /// How often the page is read.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Without a write for so long, a page may be of a process that was killed: ten times its period.
+/// A page not written for this long, ten times its period, may be that of a killed process.
 const STALE: Duration = Duration::from_secs(1);
-/// How long a process that publishes counters is waited for.
+/// How long to wait for a process that publishes counters.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Points of the graph.
 const PAST: usize = 240;
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     }
     let mut view = View::default();
     view.read(pid)?;
-    // By a signal it ends as by a key: the terminal is as it was.
+    // A signal ends it as a key does, and restores the terminal.
     ctrlc::set_handler(|| ENDED.store(true, Relaxed))?;
     let mut terminal = ratatui::try_init()?;
     let done = loop {
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     done
 }
 
-/// Whether a key ends it. The terminal makes no signal of Ctrl-C meanwhile.
+/// Whether a key ends the display. The terminal makes no signal of Ctrl-C here.
 fn ends(key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => true,
@@ -87,8 +87,8 @@ fn ends(key: KeyEvent) -> bool {
     }
 }
 
-/// What a process publishes, as text and taken apart. What one that was killed left behind is none;
-/// one of another container has no number here, but goes on writing.
+/// Reads a process's page, as text and parsed. A killed process's page is refused; a process of
+/// another container has no number here, but goes on writing.
 fn read(pid: u32) -> Result<(String, Value), String> {
     let text = page::read(&page::path(pid)).map_err(|e| e.message)?;
     let page: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -104,7 +104,7 @@ fn runs(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The process to show, once it has a page: one that was just started has none yet.
+/// Waits until the process to show has a page: a new process has none yet.
 fn wait_for(pid: Option<u32>) -> Result<u32, String> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -166,7 +166,7 @@ impl View {
         View::of(&self.now, name)
     }
 
-    /// How often a second.
+    /// The increase of a counter per second.
     fn rate(&self, name: &str) -> f64 {
         let ms = |p: &Value| p.get("unix_ms").and_then(Value::as_u64).unwrap_or(0);
         let passed = ms(&self.now).saturating_sub(ms(&self.before)).max(1) as f64 / 1000.0;

@@ -10,8 +10,8 @@
 //!   not replayed.
 //! - `Pointer` and `Stream` are `0x` and hexadecimal digits, or decimal digits. `(nil)` is the null
 //!   pointer; zero-byte allocations that gave it, and frees of it, are counted and not replayed.
-//! - `Size` is decimal. The size of a free says nothing that the allocation did not say, and is
-//!   only checked to be one.
+//! - `Size` is decimal. The size of a free adds nothing to the allocation's, and is only checked to
+//!   be a number.
 
 use crate::record;
 use crate::source::{self, decimal, explain, quote, OpenError};
@@ -29,7 +29,7 @@ const POINTER: usize = 3;
 const SIZE: usize = 4;
 const STREAM: usize = 5;
 
-/// Longest line worth reading, bytes: ten times what six numbers need.
+/// The longest line accepted, bytes: ten times what six numbers need.
 const LINE_LIMIT: u64 = 1 << 10;
 
 /// What an operation does.
@@ -73,29 +73,29 @@ pub struct Trace {
     pub peak_live_bytes: u64,
 }
 
-/// Why a log cannot be replayed. Every message names the file, and where there is one the line and
-/// the field.
+/// Why a log cannot be replayed. Every message names the file, and if possible the line and the
+/// field.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened.
     #[error("{file}: cannot open: {source}")]
     Open { file: String, source: std::io::Error },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("{file}: the file is empty; expected the header {}", FIELDS.join(","))]
     Empty { file: String },
-    /// The first line is something else.
+    /// The first line is not the header.
     #[error("{file}:{line}: wrong header: found {found:?}, expected {:?}", FIELDS.join(","))]
     Header { file: String, line: u64, found: String },
     /// A header and nothing to replay.
     #[error("{file}: no operation to replay; expected allocate and free lines after the header")]
     NoOps { file: String },
-    /// Named `.gz` but something else.
+    /// The file is named `.gz` but is not gzip.
     #[error("{file}: the name ends in .gz but the contents are not gzip; rename it or compress it")]
     NotGzip { file: String },
     /// A line with too few or too many columns.
     #[error("{file}:{line}: wrong field count: found {found}, expected 6 ({})", FIELDS.join(","))]
     FieldCount { file: String, line: u64, found: usize },
-    /// A column that cannot be.
+    /// A column with an invalid value.
     #[error("{file}:{line}: field {field}: found {found:?}, expected {expected}")]
     Field { file: String, line: u64, field: &'static str, found: String, expected: String },
     /// A recording that cannot be read.
@@ -112,7 +112,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
     match source::open(path) {
         Ok(mut input) => {
             let mut start = Vec::with_capacity(MAGIC.len());
-            // Reading on meets an error again.
+            // An error here will recur when reading goes on.
             let _ = (&mut input).take(MAGIC.len() as u64).read_to_end(&mut start);
             match is_recording(&start) {
                 true => {
@@ -152,7 +152,7 @@ fn of_recording(file: &str, path: &Path, bytes: &[u8]) -> Result<Trace, TraceErr
         let op = if c.begins {
             let slot = free_slots.pop().unwrap_or_else(|| {
                 trace.slots += 1;
-                // No more than there are allocations, which are numbered with 32 bits.
+                // There are no more slots than allocations, which have 32-bit numbers.
                 trace.slots as u32 - 1
             });
             slots.insert(c.life, slot);
@@ -261,7 +261,7 @@ impl Builder<'_> {
         if !self.threads.contains(thread) {
             self.threads.insert(thread.to_vec());
         }
-        // Its pointer is null, however the logger spells that.
+        // A failed allocation's pointer is null, however the logger spells it.
         if action == b"allocate failure" {
             self.trace.failed_in_log += 1;
             return Ok(());

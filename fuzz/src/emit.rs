@@ -61,7 +61,7 @@ static int nothing_left(void) {
 }
 "#;
 
-/// The program in C, with the check that fails behind the operation after which it does.
+/// The program in C, with the failing check after the operation that makes it fail.
 pub fn c(header: &Header, program: &Program, failure: &Failure) -> String {
     let mut body = String::new();
     for (t, ops) in program.threads.iter().enumerate() {
@@ -166,7 +166,7 @@ fn operation(header: &Header, program: &Program, t: usize, at: usize, op: &Op) -
     }
 }
 
-/// The stream that what is in a slot was allocated on.
+/// The stream on which a slot's memory was allocated.
 fn stream(program: &Program, t: usize, at: usize, slot: usize) -> String {
     let made = program.threads[t][..at].iter().rev().find_map(|op| match op {
         Op::Call { function, args } if args.contains(&Arg::Out(Kind::Mem, slot)) => {

@@ -1,11 +1,11 @@
-//! Random programs: mostly sensible ones, as only those come far, with a wrong argument now and
+//! Random programs: mostly sensible ones, as only those get far, with a wrong argument now and
 //! then.
 
 use crate::header::{Function, Header, Param};
 use crate::program::{Arg, Callback, Kind, Op, Program, BOXES, SLOTS};
 use fastrand::Rng;
 
-/// What a program is about: parts of functions' names. The first functions are in every program.
+/// The theme of a program: parts of functions' names. The first functions are in every program.
 const THEMES: [&[&str]; 12] = [
     &[],
     &[],
@@ -32,8 +32,8 @@ const CORE: [&str; 8] = [
     "gpumem_record_stream",
 ];
 
-/// Not called at random: it ends something irrevocably, waits for what never comes, or writes where
-/// it is told to.
+/// Functions not called at random: they end something irrevocably, wait for what never comes, or
+/// write where they are told to.
 const LEFT_OUT: [&str; 8] = [
     "gpumem_init",
     "gpumem_reservation_shutdown",
@@ -45,7 +45,7 @@ const LEFT_OUT: [&str; 8] = [
     "gpumem_torch_init",
 ];
 
-/// After it, what the first handle or pointer names is gone.
+/// Functions that end whatever their first handle or pointer names.
 pub const ENDS: [&str; 15] = [
     "gpumem_free",
     "gpumem_free_async",
@@ -84,7 +84,7 @@ const SIZES: [u64; 16] = [
 ];
 const HUGE: [u64; 7] = [1 << 35, 1 << 40, 1 << 47, 1 << 63, u64::MAX, u64::MAX - 255, i64::MAX as u64];
 
-/// What the generator knows of a slot for memory: it is a guess, as calls may fail.
+/// What the generator assumes about a slot for memory: calls may fail.
 #[derive(Clone, Default)]
 struct Block {
     bytes: u64,
@@ -100,11 +100,10 @@ struct Thread<'a> {
     header: &'a Header,
     functions: Vec<&'a Function>,
     ops: Vec<Op>,
-    /// By kind: which slots are probably in use.
+    /// Which slots of each kind are probably in use.
     live: Vec<[bool; SLOTS]>,
     blocks: Vec<Block>,
-    /// Whether contents are looked at: not where streams are captured, or NULL means several
-    /// streams.
+    /// Whether contents are checked: not if streams are captured, or NULL means several streams.
     fills: bool,
     devices: u64,
     threads: usize,
@@ -156,7 +155,7 @@ pub fn program(header: &Header, seed: u64, threads: usize, ops: usize, disk: &st
     // While the default stream's memory is captured, that of every thread is, and the end of the
     // capture frees it under them.
     functions.retain(|f| threads == 1 || f.name != "gpumem_capture_begin");
-    // As often as all the others together.
+    // The core functions come as often as all the others together.
     let rest = functions.len().max(CORE.len());
     let basic: Vec<&Function> = header.functions.iter().filter(core).collect();
     functions.extend(basic.iter().cycle().take(rest).copied());
@@ -224,7 +223,7 @@ impl Thread<'_> {
         }
     }
 
-    /// Does something with the contents of a block, which stays where it is meanwhile.
+    /// Does something with the contents of a block, which cannot move meanwhile.
     fn held(&mut self, slot: usize, op: Op) {
         let call = |function: &str, args| Op::Call { function: function.to_owned(), args };
         let block = self.blocks[slot].clone();
@@ -266,7 +265,7 @@ impl Thread<'_> {
         }
     }
 
-    /// What the call will probably have changed.
+    /// Notes what the call will probably have changed.
     fn note(&mut self, function: &Function, args: &[Arg], ends: bool) {
         let name = function.name.as_str();
         let mut ended = false;
@@ -325,7 +324,7 @@ impl Thread<'_> {
         self.of(&live)
     }
 
-    /// A slot that is probably not.
+    /// A slot that is probably not in use.
     fn empty(&mut self, kind: Kind) -> usize {
         let empty: Vec<usize> = (0..SLOTS).filter(|s| !self.live[kind as usize][*s]).collect();
         if empty.is_empty() {
@@ -436,7 +435,7 @@ impl Thread<'_> {
     fn memory(&mut self) -> Arg {
         match self.below(40) {
             0 => Arg::Null,
-            // Between threads it may be the start of what another has.
+            // With several threads, it may be the start of another's memory.
             1 if self.threads == 1 => Arg::Slot(Kind::Mem, self.slot, self.rng.u64(1..70_000)),
             _ => Arg::Slot(Kind::Mem, self.slot, 0),
         }

@@ -10,11 +10,11 @@ pub struct Param {
     /// As C writes it, without `const` and `struct`: `size_t`, `void **`, `gpumem_arena *`.
     pub ctype: String,
     pub name: String,
-    /// What it points to is only read.
+    /// Whether the function only reads what it points to.
     pub is_const: bool,
-    /// Of a field: where it begins, bytes.
+    /// The offset of a field, bytes.
     pub offset: usize,
-    /// Of a field that is an array: its length, else 1.
+    /// The length of an array field, else 1.
     pub count: usize,
 }
 
@@ -36,8 +36,8 @@ pub struct Struct {
 pub struct Header {
     pub functions: Vec<Function>,
     pub structs: BTreeMap<String, Struct>,
-    /// The statuses that a function can end with, as its comment and its section's list them, and
-    /// those that these refer to.
+    /// The statuses that a function can return, by its own comment, its section's, and those that
+    /// they refer to.
     documented: BTreeMap<String, BTreeSet<i32>>,
 }
 
@@ -55,7 +55,7 @@ impl Header {
         for file in files {
             text += &std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         }
-        // Structures of one header are in those of others, so as many turns as they are deep.
+        // Structures contain those of other headers, so this takes as many rounds as they are deep.
         let code = without_comments(&text);
         for _ in 0..4 {
             header.structs(&code);
@@ -68,8 +68,9 @@ impl Header {
         }
     }
 
-    /// Whether a program may expect the status of the function. The page lists what any may give,
-    /// and what a driver gives in place of its own status; what PyTorch calls returns none.
+    /// Whether a program may expect the status of the function. The page lists the statuses that
+    /// any function may give, and those that a driver gives instead; functions that PyTorch calls
+    /// return none.
     pub fn documents(&self, function: &str, status: i32) -> bool {
         const OUT_OF_MEMORY: i32 = 2;
         const DRIVER: i32 = 5;
@@ -80,8 +81,8 @@ impl Header {
             || function.starts_with("gpumem_torch_")
     }
 
-    /// Reads what comments say of errors. A function has the statuses that its comment and its
-    /// section's name, and those of the functions that the comment refers to for them.
+    /// Reads the statuses in comments. A function has those that its comment and its section's
+    /// name, and those of functions to which its comment refers.
     fn statuses(&mut self, text: &str) {
         let define = |line: &str| {
             let (name, number) = line.strip_prefix("#define GPUMEM_ERROR_")?.split_once(' ')?;

@@ -1,10 +1,10 @@
 //! Random programs against the C ABI of `libgpumem.so`, on the host device.
 //!
-//! Each program is a sequence of calls by one thread or several, made from a seed and from what
-//! `include/gpumem/*.h` declares, and runs in a child process beside an oracle: what every call
-//! keeps to, where live memory is, what is in it, in which order work touched it, what the
-//! library's own checks say, and that nothing is left in the end. A program that fails is shrunk
-//! and written out as C.
+//! Each program is a sequence of calls by one thread or several, made from a seed and the
+//! declarations in `include/gpumem/*.h`, and runs in a child process beside an oracle. The oracle
+//! checks the contract of every call, where live memory is, its contents, the order in which work
+//! touched it, the library's own checks, and that nothing is left in the end. A program that fails
+//! is shrunk and written out as C.
 
 mod emit;
 mod generate;
@@ -85,7 +85,7 @@ fn fuzz(options: &Options) -> Result<bool, String> {
     let (library, include) = (absolute(&options.library)?, absolute(&options.include)?);
     std::fs::create_dir_all(&options.out).map_err(|e| format!("{}: {e}", options.out.display()))?;
     let out = absolute(&options.out)?;
-    // Programs write where they run.
+    // Programs write files into the working directory.
     let disk = std::env::temp_dir().join("gpumem-fuzz");
     std::fs::create_dir_all(&disk).map_err(|e| format!("{}: {e}", disk.display()))?;
     std::env::set_current_dir(&disk).map_err(|e| format!("{}: {e}", disk.display()))?;
@@ -163,7 +163,7 @@ fn tried(file: &Path, include: &Path, library: &Path) -> String {
         .arg(file)
         .arg("-o")
         .arg(&program)
-        // The library may be one that stands in front of gpumem's.
+        // The library may be one that wraps gpumem's.
         .args(["-Wl,--copy-dt-needed-entries", "-Wl,-rpath-link"])
         .arg(folder)
         .arg(library)

@@ -1,16 +1,16 @@
-//! What is known of the library's state from outside, and what must therefore hold.
+//! The library's state as known from outside, and what must hold for it.
 
 use crate::program::Program;
 use std::collections::BTreeMap;
 
-/// What does not hold: its kind, by which a failure is recognised while it is shrunk, what was
-/// seen, and a check of it in C.
+/// A failure: its kind, by which it is recognised while it is shrunk, what was seen, and a check in
+/// C.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Failure {
     pub kind: String,
     pub text: String,
     pub check: String,
-    /// Thread and operation; after the last operation when the program had ended.
+    /// The thread that failed, with `op` its operation: past the last one if the program had ended.
     pub thread: usize,
     pub op: usize,
 }
@@ -22,7 +22,7 @@ pub fn failure(kind: &str, text: String, check: String) -> Failure {
 /// A live allocation, by its address.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Name of its slot in C when it was made.
+    /// The name in C of the slot it was made in.
     pub name: String,
     pub usable: u64,
     pub stream: u64,
@@ -31,8 +31,8 @@ pub struct Block {
     pub fill: Option<(u64, u8)>,
     pub evictable: bool,
     pub holds: u64,
-    /// It has come from another process's or another allocation's memory, or been in an arena or a
-    /// capture.
+    /// Whether it came from another process's or another allocation's memory, or was in an arena or
+    /// a capture.
     pub unusual: bool,
 }
 
@@ -44,12 +44,12 @@ pub struct Model {
     /// free by another thread takes them from here.
     pub in_doubt: BTreeMap<u64, Block>,
     ending: usize,
-    /// A free or a move may have been ordered wrongly, as far as is known here: contents prove
-    /// nothing any more.
+    /// Whether a free or a move may have been ordered wrongly; then contents prove nothing any
+    /// more.
     pub racy: bool,
 }
 
-/// Statuses that no call may end with: a bug in the library, a fork, and numbers that are none.
+/// Whether no call may return the status: a bug in the library, a fork, or an unknown number.
 pub fn is_wrong(status: i32) -> bool {
     !(0..=18).contains(&status) || status == 10 || status == 9
 }
@@ -64,7 +64,7 @@ impl Model {
         self.blocks.remove(&ptr).or_else(|| self.in_doubt.remove(&ptr))
     }
 
-    /// A call begins that may end many blocks.
+    /// Notes the start of a call that may end many blocks.
     pub fn begin_ending(&mut self) {
         self.ending += 1;
         let all = std::mem::take(&mut self.blocks);
@@ -73,8 +73,8 @@ impl Model {
         self.in_doubt.append(&mut { unusual });
     }
 
-    /// Such a call has ended; after the last of them, those blocks count again that `is_live` says
-    /// are.
+    /// Ends a call noted by `begin_ending`. After the last, the blocks that `is_live` confirms
+    /// count again.
     pub fn finish_ending(&mut self, is_live: impl Fn(u64, &Block) -> bool) -> Result<(), Failure> {
         self.ending -= 1;
         if self.ending > 0 {
@@ -84,7 +84,7 @@ impl Model {
         in_doubt.into_iter().filter(|(ptr, b)| is_live(*ptr, b)).try_for_each(|(ptr, block)| self.add(ptr, block))
     }
 
-    /// A new allocation overlaps no other.
+    /// Adds a new allocation, which must overlap no other.
     pub fn add(&mut self, ptr: u64, block: Block) -> Result<(), Failure> {
         if self.ending > 0 && block.unusual {
             self.in_doubt.insert(ptr, block);
@@ -110,8 +110,7 @@ impl Model {
     }
 }
 
-/// Whether the program has anything that makes the set of allocations other than what its calls
-/// gave.
+/// Whether the live allocations are exactly those that the program's calls returned.
 pub fn is_plain(program: &Program) -> bool {
     let is_odd = |name: &str| ["capture", "import", "torch_", "sim_"].iter().any(|part| name.contains(part));
     !calls(program).any(is_odd)

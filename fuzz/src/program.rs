@@ -1,5 +1,5 @@
-//! A program: calls of the library by several threads, with arguments that name slots for what
-//! calls gave.
+//! A program: calls of the library by several threads, with arguments that name slots for the
+//! calls' results.
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,7 +79,7 @@ pub const BOXES: usize = 4;
 /// Bytes at each pointer that is written to and belongs to no slot.
 pub const SCRATCH: usize = 8192;
 
-/// Functions that the library calls back. None does anything.
+/// Functions that the library calls back. They do nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Callback {
     Visitor,
@@ -96,12 +96,11 @@ pub enum Arg {
     /// A number, as the type that the header gives.
     Num(u64),
     Real(f64),
-    /// What a slot holds, plus bytes.
+    /// The value in a slot, plus bytes.
     Slot(Kind, usize, u64),
-    /// Where to put what the call gives.
+    /// The slot for a result of the call.
     Out(Kind, usize),
-    /// A place for anything else that the call gives; its first 4 bytes are set to a structure's
-    /// size, if it is one.
+    /// A place for any other result; for a structure, its first 4 bytes are set to the size.
     Scratch(u32),
     Null,
     Text(String),
@@ -113,12 +112,12 @@ pub enum Arg {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// After the arguments of a function that returns memory comes the slot for it.
+    /// A call. If the function returns memory, the slot for it comes after the arguments.
     Call { function: String, args: Vec<Arg> },
     /// Fills a block with a byte, in the order of its stream; nothing if the slot has no live block
     /// of that size.
     Fill { slot: usize, bytes: u64, value: u8 },
-    /// The block still has what it was last filled with.
+    /// Checks that the block still has its last fill.
     Verify { slot: usize },
     /// Exchanges memory with another thread, or a later moment.
     Swap { slot: usize, at: usize },

@@ -9,14 +9,14 @@ use std::ffi::{c_char, c_int, c_void, CString};
 use std::path::Path;
 use std::sync::{Barrier, Mutex, PoisonError};
 
-/// A program that takes longer hangs, seconds.
+/// A program that takes longer than this counts as hung, seconds.
 const LIMIT: u32 = 60;
-/// How a child ends that has found no library to try.
+/// The exit code of a child that has found no library to test.
 const NO_LIBRARY: c_int = 98;
-/// Operations between two looks at the whole.
+/// Operations between two checks of the whole state.
 const STRIDE: usize = 16;
 
-/// What the child tells its parent, in memory that both have.
+/// The child's messages to its parent, in shared memory.
 #[repr(C)]
 struct Shared {
     /// The operation that each thread is in.
@@ -25,7 +25,7 @@ struct Shared {
     op: u32,
     calls: u64,
     accepted: u64,
-    /// Kind, text and check, each with its length in front.
+    /// Kind, text and check of a failure; `lengths` has their lengths.
     words: [[u8; 2048]; 3],
     lengths: [u32; 3],
     told: std::sync::atomic::AtomicU32,
@@ -35,7 +35,7 @@ struct Shared {
 pub struct Outcome {
     pub failure: Option<Failure>,
     pub calls: u64,
-    /// Those that ended with GPUMEM_OK.
+    /// Calls that returned GPUMEM_OK.
     pub accepted: u64,
 }
 
@@ -118,7 +118,7 @@ pub fn run(header: &Header, library: &Path, program: &Program) -> Result<Outcome
     Ok(outcome)
 }
 
-/// Whether what the library writes and what the program calls is to be seen on stderr.
+/// Whether stderr shows the library's output and the program's calls.
 fn shows() -> bool {
     std::env::var_os("GPUMEM_FUZZ_SHOW").is_some()
 }
@@ -173,14 +173,13 @@ fn in_child(header: &Header, library: &Path, program: &Program, shared: *mut Sha
     if let Err(f) = last.finish() {
         machine.tell(Failure { thread: 0, op: last.at, ..f });
     }
-    // Not by way of destructors: the library has its own end.
+    // No destructors run: the library ends itself.
     std::mem::forget(lib);
     0
 }
 
-/// Every function as the machine's calling convention has it: whole numbers and pointers in one row
-/// of registers, real numbers in another. More are passed than a function takes, which it does not
-/// see.
+/// The type for every function by the machine's calling convention: integers and pointers in one
+/// row of registers, floating-point numbers in another. A function ignores extra arguments.
 type Entry = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, f64, f64) -> u64;
 
 struct Machine<'a> {
@@ -266,7 +265,7 @@ impl<'a> Thread<'a> {
             Op::Call { function, args } => self.call(function, args)?,
             Op::Swap { slot, at } => {
                 let ptr = self.slots[Kind::Mem as usize][*slot];
-                // What an arena frees is its own thread's.
+                // Memory that an arena frees belongs to its own thread.
                 if self.machine.model().blocks.get(&ptr).is_some_and(|b| b.unusual) {
                     return Ok(());
                 }
@@ -301,8 +300,8 @@ impl<'a> Thread<'a> {
     fn verify(&mut self, slot: usize) -> Result<(), Failure> {
         let Some((ptr, block)) = self.usable(slot) else { return Ok(()) };
         let Some((bytes, value)) = block.fill else { return Ok(()) };
-        // Unordered work runs out of order in the simulation, and with several threads when it runs
-        // at once, too: what one thread submits waits while another runs something of that stream.
+        // Unordered work runs out of order in the simulation, and with several threads even when it
+        // runs at once: one thread's work waits while another runs an operation of that stream.
         if self.machine.model().racy && (self.machine.simulated || self.machine.program.threads.len() > 1) {
             return Ok(());
         }
@@ -422,7 +421,7 @@ impl<'a> Thread<'a> {
         checked
     }
 
-    /// Empties slots whose pointers are stale: by them one thread would free what another has got
+    /// Empties slots whose pointers are stale: through them one thread would free another's memory
     /// at the same address.
     fn forget(&mut self, name: &str, args: &[Arg], status: Option<i32>) {
         let first =
@@ -443,14 +442,14 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// What the library says of this thread's last failed call; at most 1199 bytes.
+    /// The library's text for this thread's last failed call, at most 1199 bytes.
     fn last_error(&self) -> String {
         let mut text = vec![0u8; 1200];
         let length = self.machine.plain_call("gpumem_last_error", &[text.as_mut_ptr() as u64, 1200]) as usize;
         String::from_utf8_lossy(&text[..length.min(1199)]).into_owned()
     }
 
-    /// What every call keeps to.
+    /// Checks the contract of every call.
     fn contract(&mut self, name: &str, status: i32, outs: &[(usize, usize, u64)]) -> Result<(), Failure> {
         if status == 0 {
             // SAFETY: as above.
@@ -497,7 +496,7 @@ impl<'a> Thread<'a> {
             | "gpumem_free_id_async"
             | "gpumem_torch_free"
             | "gpumem_realloc_async" => {
-                // By the number of an allocation that is gone, nothing is freed.
+                // The number of an allocation that is gone frees nothing.
                 let is_other = |b: &Block| name.starts_with("gpumem_free_id") && b.id != whole[1];
                 if model.get(whole[0]).is_some_and(is_other) {
                     return Vec::new();
@@ -510,8 +509,8 @@ impl<'a> Thread<'a> {
                         "gpumem_torch_free" => Some(whole[3]),
                         _ => None,
                     };
-                    // Its own stream may still be working on it, or on what was at this address
-                    // before; that the other one was recorded does not change that.
+                    // The memory's own stream may still be working on it, or on earlier memory at
+                    // this address, even if the other stream was recorded.
                     model.racy |= stream.is_some_and(|s| s != b.stream);
                 }
                 block.map(|b| (whole[0], b)).into_iter().collect()
@@ -649,12 +648,12 @@ impl<'a> Thread<'a> {
         if self.machine.show {
             eprintln!("{}.{} {name} made {ptr:#x} {} {:?}", self.number, self.at, block.name, block);
         }
-        // Imported memory, and what plans and frameworks made, are told apart from others by their
-        // addresses, too.
+        // Imported memory, and memory made by plans and frameworks, must not overlap other memory
+        // either.
         self.machine.model().add(ptr, block)
     }
 
-    /// The library's own checks, and its list of allocations against this one.
+    /// Runs the library's own checks, and compares its list of allocations with this one.
     fn look_around(&mut self) -> Result<(), Failure> {
         self.validate()?;
         if !self.machine.plain {
@@ -716,8 +715,8 @@ impl<'a> Thread<'a> {
         self.machine.status("gpumem_trim", &[0]);
     }
 
-    /// Allocations, and bytes live and mapped of the first device; nothing where they cannot be
-    /// asked for.
+    /// Allocations, live bytes and mapped bytes of the first device; zeros if they cannot be asked
+    /// for.
     fn left(&self, layout: &Struct) -> [u64; 3] {
         let at = |name: &str| layout.fields.iter().find(|f| f.name == name).map_or(0, |f| f.offset / 8);
         let mut stats = vec![0u64; layout.size.div_ceil(8)];
@@ -728,7 +727,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Frees everything: then nothing is live, and all of it goes back.
+    /// Frees everything, and checks that nothing is live and all memory goes back.
     fn finish(&mut self) -> Result<(), Failure> {
         self.look_around()?;
         let machine = self.machine;
@@ -751,7 +750,7 @@ impl<'a> Thread<'a> {
             return Ok(());
         }
         let Some(made) = machine.header.structs.get("gpumem_stats") else { return Ok(()) };
-        // What is being moved between tiers goes back when the move has come to its end.
+        // Memory being moved between tiers goes back once the move has ended.
         let mut seen = self.left(made);
         for _ in 0..1000 {
             if seen == [0; 3] {

@@ -1,10 +1,10 @@
-//! Makes a failing program as short and as plain as it can be while it fails in the same way.
+//! Makes a failing program as short and plain as possible while it fails in the same way.
 
 use crate::oracle::Failure;
 use crate::program::{Arg, Op, Program};
 use std::time::{Duration, Instant};
 
-/// Where operations of many threads meet by chance, a program is tried so often.
+/// How often a program is tried if threads' operations meet by chance.
 const TRIES: usize = 8;
 
 pub struct Shrinker<'a> {
@@ -17,8 +17,7 @@ impl Shrinker<'_> {
     /// The shortest program found, and how it fails.
     pub fn shrink(&mut self, mut program: Program, mut failure: Failure) -> (Program, Failure) {
         let start = Instant::now();
-        // What comes after the failure is not needed; with several threads, others' operations may
-        // be.
+        // Operations after the failure are not needed, except perhaps other threads'.
         if let (1, Some(ops)) = (program.threads.len(), program.threads.first().map(Vec::len)) {
             let mut shorter = program.clone();
             shorter.threads[0].truncate((failure.op + 1).min(ops));
@@ -36,7 +35,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Takes a smaller program instead, if it fails in the same way.
+    /// Takes a smaller program if it fails in the same way.
     fn take(&mut self, program: &mut Program, failure: &mut Failure, smaller: Program) -> bool {
         let tries = if program.threads.len() > 1 { TRIES } else { 1 };
         for _ in 0..tries {
@@ -58,7 +57,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Parts of every thread, half of it at first and single operations in the end.
+    /// Drops parts of every thread, halves at first and single operations in the end.
     fn drop_ops(&mut self, program: &mut Program, failure: &mut Failure, start: Instant) {
         for t in 0..program.threads.len() {
             let mut part = program.threads[t].len().div_ceil(2);
@@ -77,7 +76,7 @@ impl Shrinker<'_> {
     }
 
     fn drop_settings(&mut self, program: &mut Program, failure: &mut Failure, start: Instant) {
-        // The first is the backend.
+        // The first setting is the backend.
         let mut s = program.settings.len();
         while s > 1 && start.elapsed() < self.limit {
             s -= 1;
@@ -87,7 +86,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Plainer arguments: no fields, no flags, round sizes.
+    /// Makes arguments plainer: no fields, no flags, round sizes.
     fn simplify(&mut self, program: &mut Program, failure: &mut Failure, start: Instant) {
         for t in 0..program.threads.len() {
             for at in 0..program.threads[t].len() {

@@ -1,5 +1,5 @@
 //! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and
-//! whose free comes after all work that uses it.
+//! that is freed after all work that uses it.
 
 use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
 use crate::pressure::again;
@@ -15,7 +15,7 @@ use std::ffi::c_uint;
 /// gpumem can serve.
 const PITCH: usize = 512;
 
-/// The memory, or the code of an error; `None`: the driver does it.
+/// Allocates; returns the memory or an error code, or `None` if the driver is to do it.
 fn serve(real: &Real, bytes: usize) -> Option<Result<Ptr, Code>> {
     if bytes == 0 || bytes as u64 >= settings::get().own.native {
         return None;
@@ -91,14 +91,14 @@ pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
         Ok(info) if !served.quarantine.has(ptr) => info,
         _ => return INVALID_VALUE,
     };
-    // In a recording it is free from here on, whatever it waits for.
+    // A recording shows it as free from here on, whatever the free waits for.
     served.pool.note_free(ptr, None);
     match free_settled(real, served, &info) {
         true => {
             counters::freed(info.requested);
             SUCCESS
         }
-        // It was in the quarantine by the time that it was to be put there.
+        // Another free put it in the quarantine first.
         false => INVALID_VALUE,
     }
 }
@@ -115,8 +115,8 @@ pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
     if marker || captures::any() {
         return served.quarantine.add(served, info.base, info.id, info.usable);
     }
-    // The contexts whose work may use it: that of the memory, the current one, and those of devices
-    // that were let in.
+    // The contexts whose work may use it: the memory's own, the current one, and those of devices
+    // that were given access.
     let mut waited = served.ledger.device_sync(served.dev).is_ok();
     for ctx in [info.tag as Ctx, here] {
         if ctx != 0 && ctx != served.primary() {

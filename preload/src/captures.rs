@@ -1,5 +1,5 @@
-//! Which streams are being captured. What is allocated there is the graph's, and the driver's
-//! business; and nothing may be called meanwhile that invalidates a capture.
+//! Which streams are being captured. Memory allocated on them belongs to the graph and is left to
+//! the driver, and no call may invalidate a capture meanwhile.
 
 use crate::cuda::{Code, Ctx, Stream, SUCCESS};
 use crate::real::{other, Real};
@@ -9,9 +9,9 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
-/// How many are open, for a look.
+/// How many captures are open, readable without a lock.
 static OPEN: AtomicU64 = AtomicU64::new(0);
-/// Their streams, those of a thread's own with the thread; and the context of each.
+/// The captured streams (a per-thread stream with its thread), and the context of each.
 static STREAMS: Mutex<Option<HashMap<(Stream, u64), Ctx>>> = Mutex::new(None);
 
 /// The driver's handles for default streams are below this.
@@ -42,7 +42,7 @@ pub fn any() -> bool {
 
 fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
     let ctx = context(real, stream);
-    // No thread records a marker between the driver's beginning and its being counted.
+    // The lock keeps threads from recording a marker between the driver's begin and the count.
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let code = begin();
     if code == SUCCESS {
@@ -60,7 +60,7 @@ fn gone(stream: Stream) {
     forget(|captured, _| *captured == key);
 }
 
-/// What was captured in a context that has ended is gone, though no end of it was called.
+/// Forgets the captures of a context that has ended: nothing calls their end.
 pub fn context_ended(ctx: Ctx) {
     forget(|_, of| *of == ctx);
 }
@@ -80,8 +80,8 @@ fn forget(is_gone: impl Fn(&(Stream, u64), &Ctx) -> bool) {
 
 fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
     let code = end();
-    // A failed end is one all the same, except for that of a stream that only joined the capture,
-    // or of another thread.
+    // A failed end still ends the capture, unless the stream had only joined it or the thread is
+    // not the one that began it.
     if code == SUCCESS || !real.is_captured(stream) {
         gone(stream);
     }
@@ -105,7 +105,7 @@ pub unsafe fn begin_own(real: &Real, stream: Stream, mode: c_int) -> Code {
     begins(real, of_thread(stream), || real.cuStreamBeginCapture_v2_ptsz(stream, mode))
 }
 
-/// The first variant has no mode.
+/// The function's first variant, which has no mode.
 pub unsafe fn begin_1(real: &Real, stream: Stream) -> Code {
     begins(real, stream, || real.cuStreamBeginCapture(stream))
 }
@@ -146,7 +146,7 @@ pub unsafe fn end_own(real: &Real, stream: Stream, graph: *mut usize) -> Code {
     ends(real, of_thread(stream), || real.cuStreamEndCapture_ptsz(stream, graph))
 }
 
-/// A stream that is destroyed is not being captured any more.
+/// Destroys a stream, which ends its capture.
 pub unsafe fn destroy(real: &Real, stream: Stream) -> Code {
     gone(stream);
     real.cuStreamDestroy_v2(stream)

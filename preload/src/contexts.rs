@@ -14,11 +14,11 @@ fn retained(device: c_int) -> Option<&'static AtomicI64> {
     RETAINED.get(usize::try_from(device).ok()?)
 }
 
-/// The memory of a created context ends with it.
+/// Destroys a created context, and with it its memory.
 pub unsafe fn destroy(real: &Real, ctx: Ctx) -> Code {
     let served: Vec<_> = served::all().filter(|s| s.has_created()).collect();
     if !served.is_empty() && ctx != 0 {
-        // Its memory is handed to others next.
+        // Others get its memory next.
         let _ = real.within(ctx, || other!(real, cuCtxSynchronize()));
     }
     let code = real.cuCtxDestroy_v2(ctx);
@@ -39,15 +39,15 @@ pub unsafe fn retain(real: &Real, out: *mut Ctx, device: c_int) -> Code {
     code
 }
 
-/// Lets gpumem's own hold on a primary context go, with everything that it has there.
+/// Releases gpumem's own hold on a primary context, with everything that it has there.
 fn leave(real: &Real, device: c_int) {
     if served::end(device).is_some() {
         real.cuDevicePrimaryCtxRelease_v2(device);
     }
 }
 
-/// Ends a primary context by `end`. A capture there goes with it; those in other contexts of the
-/// device go on.
+/// Ends a primary context by `end`. Captures there end with it; those in other contexts of the
+/// device continue.
 fn ends_primary(real: &Real, device: c_int, end: impl FnOnce() -> Code) -> Code {
     let mut ctx: Ctx = 0;
     let known = captures::any() && real.cuDevicePrimaryCtxRetain(&mut ctx, device) == SUCCESS;
@@ -62,8 +62,8 @@ fn ends_primary(real: &Real, device: c_int, end: impl FnOnce() -> Code) -> Code 
     code
 }
 
-/// The program's last release ends the context; gpumem does not keep it alive. At the end of the
-/// process everything goes anyway, and other threads may still be at work.
+/// Releases a primary context. The program's last release ends it, as gpumem does not keep it
+/// alive. While the process exits, everything goes anyway and other threads may still be at work.
 fn releases(real: &Real, device: c_int, release: impl FnOnce() -> Code) -> Code {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
     match last && !crate::counters::is_exiting() {
@@ -97,7 +97,7 @@ pub unsafe fn reset_1(real: &Real, device: c_int) -> Code {
     resets(real, device, || real.cuDevicePrimaryCtxReset(device))
 }
 
-/// The current context's device may access the memory of the peer's from now on.
+/// Lets the current context's device access the memory of the peer's device from now on.
 pub unsafe fn enable_peer(real: &Real, peer: Ctx, flags: c_uint) -> Code {
     let code = real.cuCtxEnablePeerAccess(peer, flags);
     if code != SUCCESS {

@@ -1,4 +1,4 @@
-//! What is counted with `GPUMEM_STATS`: calls, memory, time.
+//! The counters of `GPUMEM_STATS`: calls, memory, time.
 
 use crate::settings;
 use gpumem::base::size::{human, MIB};
@@ -11,28 +11,29 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 
 static MADE: AtomicU64 = AtomicU64::new(0);
 static FREED: AtomicU64 = AtomicU64::new(0);
-/// Requests that the driver was left to serve,
+/// Requests that were left to the driver.
 static LEFT: AtomicU64 = AtomicU64::new(0);
-/// look-ups, and those that got one of gpumem's functions.
+/// Look-ups of driver functions.
 static LOOKED_UP: AtomicU64 = AtomicU64::new(0);
+/// Look-ups that got one of gpumem's functions.
 static REPLACED: AtomicU64 = AtomicU64::new(0);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicU64 = AtomicU64::new(0);
 static PEAK_LIVE: AtomicU64 = AtomicU64::new(0);
-/// What the driver would hold: see [`rounded`].
+/// Bytes that the driver would hold: see [`rounded`].
 static DRIVER: AtomicU64 = AtomicU64::new(0);
 static PEAK_DRIVER: AtomicU64 = AtomicU64::new(0);
-/// The most that devices had mapped which have been reset.
+/// The most bytes mapped on devices that have since been reset.
 static ENDED_MAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// What the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units of 512
-/// bytes. It holds more where those leave gaps.
+/// The bytes that the driver takes for a request: whole blocks of 2 MiB from 1 MiB on, else units
+/// of 512 bytes. It holds more where those leave gaps.
 fn rounded(bytes: u64) -> u64 {
     let unit = if bytes >= MIB { 2 * MIB } else { 512 };
     bytes.checked_next_multiple_of(unit).unwrap_or(bytes)
 }
 
-/// Whether anything is counted that costs time.
+/// Whether counters that cost time are on.
 #[inline]
 pub fn is_on() -> bool {
     ON.load(Relaxed)
@@ -65,7 +66,7 @@ pub fn replaced() {
     REPLACED.fetch_add(1, Relaxed);
 }
 
-/// A request was left to the driver.
+/// Counts a request that was left to the driver.
 #[inline]
 pub fn left() {
     LEFT.fetch_add(1, Relaxed);
@@ -90,7 +91,7 @@ pub fn freed(bytes: u64) {
     }
 }
 
-/// A device is reset, or its high marks are, after it had so much mapped at most.
+/// Notes the peak of a device that is reset, or whose high marks are: `peak_mapped` bytes.
 pub fn ended(peak_mapped: u64) {
     ENDED_MAPPED.fetch_max(peak_mapped, Relaxed);
 }
@@ -112,7 +113,7 @@ impl Drop for Timed {
     }
 }
 
-/// What was counted, for people; `mapped` is the most that the devices in use had mapped, bytes.
+/// The counters, for people; `mapped` is the most that the devices in use had mapped, bytes.
 pub fn text(mapped: u64) -> String {
     let n = |a: &AtomicU64| a.load(Relaxed);
     let mapped = mapped.max(n(&ENDED_MAPPED));
@@ -132,7 +133,7 @@ pub fn text(mapped: u64) -> String {
     )
 }
 
-/// How many look-ups got one of gpumem's functions, of how many.
+/// How many look-ups got one of gpumem's functions, and how many there were.
 pub fn look_ups() -> (u64, u64) {
     (REPLACED.load(Relaxed), LOOKED_UP.load(Relaxed))
 }

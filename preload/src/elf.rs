@@ -1,6 +1,6 @@
-//! A function of the C library, found in its symbol table. Its own `dlsym` cannot be asked for
-//! `dlsym`: that name is this library's. No allocation, no thread-local data: this runs inside the
-//! first `dlsym` of the process.
+//! Finds a function of the C library in its symbol table. Asking `dlsym` for `dlsym` would give
+//! this library's own. No allocation, no thread-local data: this runs inside the first `dlsym` of
+//! the process.
 
 use libc::{c_int, c_void, dl_phdr_info, Elf64_Phdr, Elf64_Sym};
 
@@ -12,7 +12,7 @@ const DT_VERSYM: u64 = 0x6fff_fff0;
 /// In a version number: not the default version of the name.
 const HIDDEN: u16 = 0x8000;
 
-/// What to look for, and where it is.
+/// The name to find, and its address.
 struct Search {
     /// With its terminating zero.
     name: &'static [u8],

@@ -1,5 +1,5 @@
-//! What a pointer is, and how much memory there is. A program sees its allocation, not the handles
-//! that it is made of.
+//! Attributes of pointers, and free memory. A program sees its allocation, not the handles behind
+//! it.
 
 use crate::cuda::{Code, Ctx, Ptr, SUCCESS};
 use crate::real::Real;
@@ -17,8 +17,8 @@ const RANGE_START: c_int = 11;
 const RANGE_SIZE: c_int = 12;
 const MEMPOOL: c_int = 17;
 
-/// The driver's free bytes, and those that gpumem would give back; within gpumem's limit, if there
-/// is one.
+/// Reports as free the driver's free bytes and those that gpumem would give back, within gpumem's
+/// limit if there is one.
 pub unsafe fn memory(real: &Real, free: *mut usize, total: *mut usize) -> Code {
     let code = real.cuMemGetInfo_v2(free, total);
     let served = served::of_context(real, real.current()).filter(|_| code == SUCCESS && !free.is_null());
@@ -124,8 +124,8 @@ pub unsafe fn attributes(real: &Real, count: c_uint, what: *mut c_int, out: *mut
     code
 }
 
-/// Memory under handles of one's own cannot be told to be synchronous. It is written down, so that
-/// who asks gets the answer that it gave.
+/// CUDA cannot make memory under a program's own handles synchronous. The setting is only stored,
+/// so that a program that asks gets back what it set.
 pub unsafe fn set_attribute(real: &Real, value: *const c_void, what: c_int, ptr: Ptr) -> Code {
     match find(ptr).filter(|_| what == SYNC_MEMOPS && !value.is_null()) {
         Some((served, info)) => {

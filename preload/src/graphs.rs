@@ -1,8 +1,8 @@
-//! Memset nodes of graphs that name no context.
+//! Memset nodes that name no context.
 //!
-//! The driver then takes the context of the memory. Memory that is mapped has none, and the driver
-//! says "invalid value". So a node over gpumem's memory is given the context it was allocated in,
-//! which is what the driver would have taken.
+//! For such a node the driver takes the memory's context. Mapped memory has none, and the driver
+//! says "invalid value". So a node over gpumem's memory gets the context in which the memory was
+//! allocated, as from the driver.
 
 use crate::cuda::{Code, NodeParams};
 use crate::facts;

@@ -1,4 +1,4 @@
-//! What every hook runs in: nothing unwinds into the program, and calls from inside go to the
+//! The guard around every hook: nothing unwinds into the program, and nested calls go to the
 //! driver.
 
 use crate::cuda::Code;
@@ -38,7 +38,7 @@ impl Drop for Inside {
     }
 }
 
-/// Runs `hook`, or `driver` where the hook has no say: inside of another one, or in a forked child,
+/// Runs `hook`, or `driver` where hooks do not apply: inside another hook, or in a forked child,
 /// which has no memory.
 #[inline(always)]
 pub fn run(hook: impl FnOnce() -> Code, driver: impl FnOnce() -> Code) -> Code {

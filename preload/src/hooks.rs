@@ -1,8 +1,6 @@
-//! The hooks, under the names of the functions that they stand in for, and how a program comes to
-//! them.
+//! The hooks, under the names of the functions that they replace, and how a program reaches them.
 //!
-//! `cuGetProcAddress`: the driver is asked first, and what it answers is replaced where it is a
-//! function that is hooked.
+//! `cuGetProcAddress` asks the driver first, and replaces its answer if that is a hooked function.
 
 use crate::cuda::{Access, Code, Ctx, IpcHandle, Location, MemPool, NodeParams, Ptr, Stream, NOT_INITIALIZED, SUCCESS};
 use crate::functions::functions;
@@ -47,9 +45,9 @@ pub fn is_hook(function: *mut c_void) -> bool {
     (0..HOOKS.len()).any(|i| address(i) == function as usize)
 }
 
-/// What the program gets in place of `found`, the driver's answer for `name`: a hook, where it is a
-/// hooked function. With `asked`, a version and flags, also where the driver's answer is not what
-/// its library exports.
+/// The answer to the program for `name`, where the driver's is `found`: a hook if that is a hooked
+/// function. With `asked`, a version and flags, even if the answer is not what the driver's library
+/// exports.
 pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) -> *mut c_void {
     let Ok(text) = name.to_str() else { return found };
     if found.is_null() || !HOOKS.iter().any(|h| h.base == text || h.export == text) || is_hook(found) {

@@ -1,6 +1,6 @@
 //! Memory handles for other processes (`cuIpcGetMemHandle`). The driver makes none for memory that
-//! is mapped, so a handle of gpumem's names the process and the allocation; who opens it asks that
-//! process ([`crate::porter`]), gets the memory under it as file descriptors, and maps it.
+//! is mapped, so a handle of gpumem's names the process and the allocation. The process that opens
+//! it asks the named one ([`crate::porter`]), gets the memory as file descriptors, and maps it.
 
 use crate::cuda::{Code, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
 use crate::name::Name;
@@ -45,7 +45,7 @@ pub unsafe fn open(real: &Real, out: *mut Ptr, handle: IpcHandle, flags: c_uint)
     }
 }
 
-/// Its first variant.
+/// The function's first variant.
 pub unsafe fn open_1(real: &Real, out: *mut Ptr, handle: IpcHandle, flags: c_uint) -> Code {
     match Name::read(&handle) {
         // SAFETY: as the program promises.
@@ -58,7 +58,7 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
     if out.is_null() {
         return INVALID_VALUE;
     }
-    // As the driver: a handle is for other processes.
+    // As in the driver, a handle is only for other processes.
     if name.pid == std::process::id() && porter::start() == Some(name.nonce) {
         return INVALID_CONTEXT;
     }
@@ -131,7 +131,7 @@ pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
     });
     if last {
         if let Some(import) = imports.remove(&name) {
-            // Work that uses it is waited for, as in the driver's.
+            // Waits for work that uses it, as the driver does.
             match other!(real, cuCtxSynchronize()) {
                 SUCCESS => {}
                 code => {

@@ -1,5 +1,4 @@
-//! `libgpumem_preload.so`: a CUDA program that is started with it allocates from gpumem, and need
-//! not know.
+//! `libgpumem_preload.so`: a CUDA program started with it allocates from gpumem without knowing.
 //!
 //! | file | holds |
 //! |---|---|
@@ -21,10 +20,9 @@
 //!
 //! `docs/spec/preload.md` says what is hooked and what it means. Rules:
 //! - The driver is asked first. A function is replaced only where the driver has answered with it.
-//! - What is unusual (a null pointer, no size, no context) goes to the driver, which has its own
-//!   errors for it. So does memory that is not gpumem's, and everything once gpumem cannot work.
-//! - Nothing runs when the library is loaded, but that the addresses of `dlsym` are looked for at
-//!   its first call.
+//! - Unusual calls (a null pointer, no size, no context) go to the driver, which has its own errors
+//!   for them. So does memory that is not gpumem's, and everything once gpumem cannot work.
+//! - Nothing runs when the library is loaded; the first call of `dlsym` looks for the C library's.
 
 #![cfg(target_os = "linux")]
 

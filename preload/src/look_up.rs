@@ -1,7 +1,7 @@
-//! `dlsym` and `dlvsym` of this process. Only names that begin with `cu` are looked at; for all
-//! others the C library's own function is jumped to with registers, stack and return address as
-//! they came, since it looks at the caller's address for `RTLD_NEXT`. `RTLD_NEXT` itself is always
-//! left to it: who asks for the next definition wants that one.
+//! `dlsym` and `dlvsym` of this process. Only names that begin with `cu` are examined. All others
+//! jump to the C library's own function with registers, stack and return address unchanged, since
+//! it uses the caller's address for `RTLD_NEXT`. `RTLD_NEXT` itself is always left to it: its
+//! caller wants the next definition.
 
 use crate::own_dlsym::{find_own, own_dlsym, Dlvsym, GPUMEM_PRELOAD_DLSYM, GPUMEM_PRELOAD_DLVSYM};
 use crate::{guard, hooks};
@@ -48,13 +48,13 @@ macro_rules! front {
 front!("dlsym", dlsym, GPUMEM_PRELOAD_DLSYM, hook_dlsym);
 front!("dlvsym", dlvsym, GPUMEM_PRELOAD_DLVSYM, hook_dlvsym);
 
-/// What the program gets for a name that begins with `cu`, given what the loader found.
+/// The answer to the program for a name that begins with `cu`, given the loader's.
 unsafe fn answer(handle: *mut c_void, name: *const c_char, found: *mut c_void) -> *mut c_void {
     if found.is_null() || guard::is_inside() {
         return found;
     }
-    // A search of everything finds this library's own functions, driver or not. Then the driver
-    // decides.
+    // A search of all libraries finds this library's functions even without a driver, so ask the
+    // driver.
     let found = if hooks::is_hook(found) && handle == libc::RTLD_DEFAULT {
         // SAFETY: as the caller promises.
         unsafe { own_dlsym(libc::RTLD_NEXT, name) }

@@ -98,7 +98,7 @@ pub unsafe fn access(real: &Real, pool: MemPool, map: *const Access, count: usiz
     code
 }
 
-/// Like [`choose`], where what is meant is named by a location and a kind of memory.
+/// Like [`choose`], with the device named by a location and a kind of memory.
 pub unsafe fn choose_at(real: &Real, location: *mut Location, kind: c_int, pool: MemPool) -> Code {
     let code = real.cuMemSetMemPool(location, kind, pool);
     // CU_MEM_ALLOCATION_TYPE_PINNED: the device's ordinary memory.
@@ -112,8 +112,8 @@ pub unsafe fn choose_at(real: &Real, location: *mut Location, kind: c_int, pool:
     code
 }
 
-/// A pool of the program's own is the driver's business, and so is what is allocated while it is
-/// the current one.
+/// Sets the device's current pool. The driver serves a pool of the program's own, and allocations
+/// made while it is current.
 pub unsafe fn choose(real: &Real, device: c_int, pool: MemPool) -> Code {
     let code = real.cuDeviceSetMemPool(device, pool);
     if let Some(served) = served::existing(device).filter(|_| code == SUCCESS) {

@@ -1,8 +1,8 @@
-//! What a handle for another process names.
+//! The contents of a handle for another process.
 
 use crate::cuda::{IpcHandle, Ptr};
 
-/// What no handle of the driver's begins with.
+/// The first bytes of gpumem's handles, and of none of the driver's.
 const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
 
 /// A handle's content. The address is the exporter's.
@@ -10,7 +10,8 @@ const MAGIC: &[u8; 8] = b"gpumem\x01\xf5";
 pub struct Name {
     pub pid: u32,
     pub device: u32,
-    /// Chosen by the exporting process at random: two containers may have the same numbers.
+    /// Chosen at random by the exporting process: processes of two containers may have the same
+    /// number.
     pub nonce: u64,
     pub base: Ptr,
     pub id: u64,

@@ -9,7 +9,7 @@ use crate::{counters, settings};
 use gpumem::base::StreamHandle;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The memory, or the code of an error; `None`: the driver does it. With a pool, only if that is
+/// Allocates; returns the memory or an error code, or `None` for the driver, as for any pool but
 /// the default one.
 #[inline(always)]
 fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Option<Result<Ptr, Code>> {
@@ -32,7 +32,7 @@ fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Op
 
 #[inline(never)]
 fn search(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Option<Result<Ptr, Code>> {
-    // The driver's memory nodes; and its errors for what is no stream.
+    // The driver makes the memory nodes, and the errors for an invalid stream.
     if real.is_captured(stream) {
         return None;
     }
@@ -65,7 +65,7 @@ fn of_stream(real: &Real, stream: Stream) -> Option<&'static Served> {
     served::of_context(real, ctx).and_then(|(served, primary)| primary.then_some(served))
 }
 
-/// Writes what was served, or asks the driver.
+/// Writes the memory that was served, or asks the driver.
 unsafe fn finish(out: *mut Ptr, served: Option<Result<Ptr, Code>>, driver: impl Fn() -> Code) -> Code {
     match served {
         Some(Ok(ptr)) => {
@@ -106,7 +106,7 @@ pub unsafe fn from_pool_own(real: &Real, out: *mut Ptr, bytes: usize, pool: MemP
     unsafe { finish(out, made, || real.cuMemAllocFromPoolAsync_ptsz(out, bytes, pool, stream)) }
 }
 
-/// The code of a free; `None`: the driver does it.
+/// Frees; returns the code, or `None` if the driver is to do it.
 #[inline(always)]
 fn release(real: &Real, ptr: Ptr, stream: Stream) -> Option<Code> {
     let served = served::owner(ptr).filter(|_| ptr != 0)?;

@@ -4,8 +4,9 @@ use crate::elf;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The C library's own, once looked for; before, what looks for them.
+/// The C library's own `dlsym`, 0 until [`find_own`] has run.
 pub static GPUMEM_PRELOAD_DLSYM: AtomicUsize = AtomicUsize::new(0);
+/// The C library's own `dlvsym`, 0 until [`find_own`] has run.
 pub static GPUMEM_PRELOAD_DLVSYM: AtomicUsize = AtomicUsize::new(0);
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;

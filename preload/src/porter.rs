@@ -1,7 +1,7 @@
-//! Who hands memory to other processes: a thread behind a socket with an abstract name, started by
-//! the first handle. It answers processes of the same user, and gives file descriptors of the
-//! memory under an allocation that is live. No rights to trace processes are needed, which
-//! containers seldom have.
+//! The porter hands memory to other processes. It is a thread behind a socket with an abstract
+//! name, started by the first handle. It answers processes of the same user with file descriptors
+//! of the memory under a live allocation. It needs no right to trace processes, which containers
+//! seldom have.
 
 use crate::guard::Inside;
 use crate::name::Name;
@@ -21,14 +21,14 @@ const DESCRIPTORS: usize = 253;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The process it was started in, and its nonce.
+/// The process in which the thread was started, and its nonce.
 static STARTED: Mutex<Option<(u32, u64)>> = Mutex::new(None);
 
 fn address(pid: u32, nonce: u64) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("gpumem-{pid}-{nonce:016x}"))
 }
 
-/// Starts the thread, if it does not run; the nonce of this process. `None` where that cannot be.
+/// Starts the thread unless it runs, and returns this process's nonce; `None` if it cannot start.
 pub fn start() -> Option<u64> {
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
@@ -46,14 +46,14 @@ pub fn start() -> Option<u64> {
 }
 
 fn serve(listener: &UnixListener) {
-    // What this thread does with the driver is gpumem's own.
+    // This thread's driver calls are gpumem's own.
     let _inside = Inside::enter();
     loop {
         match listener.accept() {
-            // One that does not go well is the other side's to report.
+            // The other side reports a failure.
             Ok((stream, _)) => drop(answer(stream)),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            // Out of descriptors, say: not at once again.
+            // The process may be out of descriptors, so the next try waits.
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
@@ -80,8 +80,8 @@ fn answer(mut stream: UnixStream) -> Option<()> {
     let mut asked = [0u8; 24];
     stream.read_exact(&mut asked).ok()?;
     let [device, base, id] = words::<3>(&asked)?;
-    // Freed, or another allocation by now, or more pieces than the process may have descriptors:
-    // nothing is sent, and the connection ends.
+    // If the memory is freed or reused, or has more pieces than the process may have descriptors,
+    // nothing is sent and the connection ends.
     let served = served::existing(c_int::try_from(device).ok()?)?;
     let info = served.info_containing(base).filter(|i| i.base == base && i.id == id)?;
     let (pieces, offset) = exit::check().ok().and_then(|()| served.ledger.export(base, info.requested).ok())?;
@@ -106,7 +106,7 @@ fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 /// Room for a control message with the most descriptors.
 type Control = [u64; 256];
 
-/// One message, and whether more come.
+/// Sends one message, which says whether more follow.
 fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
     let mut byte = [u8::from(more)];
     let mut control: Control = [0; 256];
@@ -129,7 +129,7 @@ fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
     }
 }
 
-/// Adds the descriptors of one message; whether more come.
+/// Receives one message's descriptors; returns whether more follow.
 fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
     let mut byte = [0u8];
     let mut control: Control = [0; 256];
@@ -158,8 +158,8 @@ fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
     Some(byte[0] != 0)
 }
 
-/// The memory of another process's allocation: descriptors with their bytes, and where in the first
-/// it begins.
+/// Fetches the memory of another process's allocation: descriptors with sizes, and its offset in
+/// the first.
 pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
     let mut stream = UnixStream::connect_addr(&address(name.pid, name.nonce).ok()?).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

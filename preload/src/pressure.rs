@@ -1,5 +1,5 @@
-//! Calls that are the driver's, and that may fail for lack of memory that gpumem holds free: they
-//! are tried again once it has given that back.
+//! Driver calls that may fail for lack of memory that gpumem holds free. They are tried again once
+//! gpumem has given it back.
 
 use crate::cuda::{Code, Ptr, OUT_OF_MEMORY};
 use crate::real::Real;

@@ -1,14 +1,14 @@
 //! Memory that was freed without a stream, and waits until the device has passed everything that
 //! was submitted before.
 //!
-//! Frees are collected; a batch gets one context marker, an event that is complete once all that
-//! was submitted to the context before is done, on whatever stream. Then the batch is free for
-//! everybody. While a capture is open no marker can be recorded, which would invalidate it, and the
-//! batch stays open.
+//! Frees are collected in batches. A batch gets one context marker, an event that is complete once
+//! all earlier work of the context is done, on every stream. Then the batch is free for everybody.
+//! A marker would invalidate an open capture, so meanwhile none is recorded and the batch stays
+//! open.
 //!
-//! A host that runs far ahead of the device frees faster than the device passes. So no more waits
-//! than is live, or 256 MiB: a free beyond that waits for the oldest batches. The driver's own
-//! `cudaFree` would have waited for all that is under way.
+//! A host far ahead of the device frees faster than the device completes. So at most as many bytes
+//! wait as are live, or 256 MiB: a free beyond that waits for the oldest batches. The driver's own
+//! `cudaFree` would wait for all work under way.
 
 use crate::captures;
 use crate::cuda::Ptr;
@@ -18,15 +18,15 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A batch gets its marker after so many frees,
+/// Frees after which a batch gets its marker.
 const FREES: usize = 64;
-/// or bytes.
+/// Bytes after which a batch gets its marker.
 const BYTES: u64 = 16 << 20;
 
-/// So many bytes may wait whatever is live.
+/// This many bytes may wait, however few are live.
 const LEAST: u64 = 256 << 20;
 
-/// Memory with its number.
+/// Addresses, with the numbers of their allocations.
 type Batch = Vec<(Ptr, u64)>;
 
 /// A batch that has its marker.
@@ -42,7 +42,7 @@ struct Waiting {
     open_bytes: u64,
     /// The oldest first.
     marked: VecDeque<Marked>,
-    /// In all of them.
+    /// Bytes of all marked batches.
     marked_bytes: u64,
     members: HashSet<Ptr>,
     /// Events to use again.
@@ -57,16 +57,16 @@ pub trait Home {
     fn dev(&self) -> DeviceId;
     /// Takes memory back that the device has passed.
     fn give_back(&self, ptr: Ptr, id: u64);
-    /// Bytes that have been handed out and not taken back, what is in the quarantine included.
+    /// Bytes that have been handed out and not taken back, including those in the quarantine.
     fn handed_out(&self) -> u64;
 }
 
 #[derive(Default)]
 pub struct Quarantine {
     waiting: Mutex<Waiting>,
-    /// How much is in it, a count.
+    /// How many allocations are in it.
     count: AtomicU64,
-    /// The driver has no context markers.
+    /// Whether the driver lacks context markers.
     unsupported: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ impl Quarantine {
         !self.unsupported.load(Relaxed)
     }
 
-    /// Takes memory; `false` when it is in here already.
+    /// Takes memory in; `false` if it is in here already.
     pub fn add(&self, home: &impl Home, ptr: Ptr, id: u64, bytes: u64) -> bool {
         let mut w = self.lock();
         if !w.members.insert(ptr) {
@@ -102,7 +102,7 @@ impl Quarantine {
         let waiting = w.marked_bytes;
         drop(w);
         if waiting > LEAST {
-            // Half of what is handed out waits when as much waits as is live.
+            // If as much waits as is live, half of what is handed out waits.
             let most = LEAST.max(home.handed_out() / 2);
             if waiting > most {
                 self.wait(home, most / 2);
@@ -125,7 +125,8 @@ impl Quarantine {
         }
     }
 
-    /// Frees what the device has passed; with `all`, what has no marker yet gets one first.
+    /// Frees the memory that the device has passed; with `all`, first gives the open batch a
+    /// marker.
     #[inline]
     pub fn poll(&self, home: &impl Home, all: bool) {
         if self.count.load(Acquire) > 0 {
@@ -172,7 +173,7 @@ impl Quarantine {
                 w.spare.push(event);
                 if e.status == Status::Unsupported {
                     self.unsupported.store(true, Relaxed);
-                    // From now on the host waits: also for what is in here.
+                    // From now on the host waits, for this batch too.
                     if home.ledger().device_sync(home.dev()).is_ok() {
                         w.open_bytes = 0;
                         for (ptr, id) in std::mem::take(&mut w.open) {

@@ -12,24 +12,24 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 pub enum Thread {
     /// The function has one variant.
     Any,
-    /// The variant for the legacy default stream,
+    /// The variant for the legacy default stream.
     Legacy,
-    /// and that for the per-thread one.
+    /// The variant for the per-thread default stream.
     Own,
 }
 
 /// One function that is hooked.
 pub struct Hook {
-    /// As `cuGetProcAddress` knows it.
+    /// Its name for `cuGetProcAddress`.
     pub base: &'static str,
-    /// The CUDA version that introduced this variant,
+    /// The CUDA version that introduced this variant.
     pub since: c_int,
-    /// and the first with another one.
+    /// The first CUDA version with a newer variant.
     pub until: c_int,
     pub thread: Thread,
-    /// As the library exports it.
+    /// The name that the library exports.
     pub export: &'static str,
-    /// The driver's.
+    /// The driver's function.
     pub real: fn(&Real) -> usize,
 }
 
@@ -75,7 +75,7 @@ macro_rules! real {
             )*
         }
 
-        /// What is hooked.
+        /// The hooked functions.
         pub static HOOKS: &[Hook] = &[
             $( Hook {
                 base: $base, since: $since, until: $until, thread: Thread::$thread, export: stringify!($name),
@@ -87,7 +87,7 @@ macro_rules! real {
 
 functions!(real);
 
-/// Calls one of the `others`: its code, or an error of CUDA's where the driver lacks it.
+/// Calls one of the `others`; gives its code, or a CUDA error if the driver lacks it.
 macro_rules! other {
     ($real:expr, $name:ident($($arg:expr),*)) => {
         match $real.$name {
@@ -147,7 +147,7 @@ impl Real {
         }
     }
 
-    /// Whether the stream is being captured; an error is one too.
+    /// Whether the stream is being captured; an error counts as yes.
     pub fn is_captured(&self, stream: Stream) -> bool {
         let mut state = 0;
         other!(self, cuStreamIsCapturing(stream, &mut state)) != SUCCESS || state != 0

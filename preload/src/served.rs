@@ -1,10 +1,10 @@
-//! A device that is served: its pool, the stream that unordered memory belongs to, and what waits
-//! there to be free.
+//! A device that is served: its pool, the stream that owns unordered memory, and the quarantine of
+//! its frees.
 //!
 //! Memory from `cuMemAlloc` may be used on any stream at once, so it comes from the heap of a
-//! stream of gpumem's own on which nothing is ever submitted but waits for memory that other
-//! streams freed. While such a wait may be pending, a thread that takes memory from that heap waits
-//! for the stream. What is freed into it has been waited for before.
+//! stream of gpumem's own. That stream only ever gets waits for memory that other streams freed.
+//! While such a wait may be pending, a thread that takes memory from that heap waits for the
+//! stream. Memory freed into it has been waited for before.
 //!
 //! A device is served from the first request in one of its contexts until its primary context is
 //! reset. Then everything is undone, and the next request starts afresh.
@@ -23,7 +23,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most devices; more are the driver's.
+/// The most devices served; the driver serves any others.
 const MOST: usize = 64;
 
 pub struct Served {
@@ -34,21 +34,22 @@ pub struct Served {
     primary: Ctx,
     /// The stream of unordered memory.
     pub own: StreamHandle,
-    /// Requests under way that may make that stream wait.
+    /// Requests under way that may make `own` wait.
     searching: AtomicU64,
     pub quarantine: Quarantine,
     /// Live memory of contexts that are not the primary one, by context: address and number.
     created: Mutex<HashMap<Ctx, HashMap<Ptr, u64>>>,
-    /// How many those are.
+    /// How many allocations `created` holds.
     created_live: AtomicU64,
-    /// Memory that was told to be synchronous.
+    /// Numbers of allocations that the program has set to be synchronous.
     pub synchronous: Mutex<HashSet<u64>>,
-    /// The default pool, by number, and whether it is the device's current one.
+    /// The device's default pool, by number.
     pub default_pool: usize,
+    /// Whether the default pool is the device's current one.
     pub pool_is_current: AtomicBool,
     /// The release threshold that the program has set.
     pub threshold: AtomicU64,
-    /// What high marks were before another one was reset: used, reserved.
+    /// High marks kept when the other one was reset: used, reserved.
     pub marks: [AtomicU64; 2],
 }
 
@@ -70,7 +71,7 @@ pub fn all() -> impl Iterator<Item = &'static Served> {
     SERVED.iter().take(COUNT.load(Acquire)).filter_map(|s| unsafe { s.load(Acquire).as_ref() })
 }
 
-/// The device whose memory this is.
+/// The device that owns this memory.
 #[inline]
 pub fn owner(ptr: Ptr) -> Option<&'static Served> {
     all().find(|s| s.pool.made_pool(s.dev).is_some_and(|p| p.owns(ptr)))
@@ -123,7 +124,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
             COUNT.fetch_max(at + 1, Release);
             Some(served)
         }
-        // It may be better next time, and the driver says the same.
+        // The next attempt may succeed, and the driver reports the same error.
         Err(e) if matches!(e.status, Status::OutOfMemory | Status::Capturing) => None,
         Err(e) => {
             refused.store(true, Relaxed);
@@ -139,7 +140,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
     if let Some(wrong) = &settings::get().wrong {
         return Err(Error::new(Status::Config, wrong.clone()));
     }
-    // Captures are the driver's. A request names its stream and never an arena or a reservation.
+    // The driver serves captures. A request names its stream and never an arena or a reservation.
     let config = Config { backend: Backend::Cuda, tiers: false, ..Config::from_env()? };
     if !config.pool {
         return Err(Error::new(Status::Unsupported, "GPUMEM_POOL is off"));
@@ -186,7 +187,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
     })
 }
 
-/// A driver's code for a failure of gpumem's. `None`: the driver knows it better, and is asked.
+/// The driver's code for a failure of gpumem's; `None` if the driver knows better and is asked.
 pub fn code(e: &Error) -> Option<Code> {
     match e.status {
         Status::OutOfMemory => Some(OUT_OF_MEMORY),
@@ -208,8 +209,8 @@ impl Served {
         self.quarantine.poll(self, false);
         if tag == 0 {
             if let Some(ptr) = self.pool.malloc_hit_on(self.dev, bytes, self.own) {
-                // What it took may have been brought here by a request that the stream still has to
-                // wait for.
+                // A request that the stream still has to wait for may have brought this memory
+                // here.
                 if self.searching.load(SeqCst) > 0 {
                     self.ledger.stream_sync(self.dev, self.own)?;
                 }
@@ -218,7 +219,7 @@ impl Served {
         }
         let request =
             Request { size: bytes, stream: self.own, device: Some(self.dev), tag: tag as u64, ..Request::default() };
-        // What waits may be free by now, and is better than new memory.
+        // Waiting memory may be free by now, and is better than new memory.
         self.quarantine.poll(self, true);
         let ptr = self.settled(&request)?;
         if tag != 0 {
@@ -240,7 +241,7 @@ impl Served {
         made
     }
 
-    /// Memory in the order of a stream of the primary context.
+    /// Allocates in the order of a stream of the primary context.
     pub fn take_ordered(&self, bytes: u64, stream: Stream) -> Result<u64, Error> {
         let request =
             Request { size: bytes, stream: StreamHandle(stream), device: Some(self.dev), ..Request::default() };
@@ -248,7 +249,7 @@ impl Served {
         self.search(&request)
     }
 
-    /// Allocates; where memory is short, once everything that could be given back has been.
+    /// Allocates; if memory is short, first gives back everything possible.
     fn search(&self, request: &Request) -> Result<u64, Error> {
         self.pool.malloc_search_or(request, || {
             self.give_back();
@@ -256,11 +257,11 @@ impl Served {
         })
     }
 
-    /// Waits for the device, where no capture forbids it, and gives all free memory back.
+    /// Waits for the device, unless a capture forbids it, and gives all free memory back.
     pub fn give_back(&self) {
         let _ = self.ledger.device_sync(self.dev);
         self.quarantine.poll(self, true);
-        // Should it fail, the attempt that follows does too.
+        // If this fails, so does the attempt that follows.
         let _ = self.pool.trim(0);
     }
 
@@ -269,7 +270,7 @@ impl Served {
         self.pool.info_containing(ptr).ok().filter(|i| !self.quarantine.has(i.base))
     }
 
-    /// Frees in the order of the own stream what nothing uses any more.
+    /// Frees memory that nothing uses any more, in the order of gpumem's own stream.
     pub fn put(&self, ptr: Ptr, id: u64) {
         let _ = self.pool.free_id(ptr, id, Some(self.own));
     }
@@ -291,7 +292,7 @@ impl Served {
         self.created_live.load(Relaxed) > 0
     }
 
-    /// Takes what a context that ends owns; nothing uses it any more.
+    /// Takes back the memory of a context that ends; nothing uses it any more.
     pub fn end_context(&self, ctx: Ctx) {
         let all = lock(&self.created).remove(&ctx).unwrap_or_default();
         self.created_live.fetch_sub(all.len() as u64, Relaxed);

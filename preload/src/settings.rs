@@ -1,15 +1,15 @@
-//! What the environment says, read once by the first hook that needs it.
+//! The environment's settings, read once by the first hook that needs them.
 
 use gpumem::context::preload::PreloadSettings;
 use std::sync::OnceLock;
 
 #[derive(Debug)]
 pub struct Settings {
-    /// Those that only this library reads; where one is wrong, the defaults.
+    /// The settings that only this library reads; the defaults if one is wrong.
     pub own: PreloadSettings,
     /// `GPUMEM_LOG`.
     pub log: u32,
-    /// Why gpumem stays out of everything.
+    /// Why gpumem serves nothing, if it does not.
     pub wrong: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub fn get() -> &'static Settings {
     })
 }
 
-/// One line on stderr. No lock and no buffer, so that it serves at any time.
+/// Writes a line to stderr, without lock or buffer, so that it works at any time.
 pub fn say(text: &str) {
     let line = format!("gpumem: {text}\n");
     // SAFETY: writes the bytes of a string.

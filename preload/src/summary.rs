@@ -1,4 +1,4 @@
-//! What is said at the end of the process, with `GPUMEM_STATS`.
+//! The summary at the end of the process, with `GPUMEM_STATS`.
 
 use crate::served::{self, Served};
 use crate::{counters, settings};

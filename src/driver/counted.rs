@@ -1,5 +1,5 @@
-//! A driver that counts the calls made through it, and refuses those of gpumem's own threads at the
-//! process's end.
+//! A driver that counts the calls made through it, and refuses those of gpumem's own threads once
+//! the process exits.
 
 use super::exit;
 use super::wrap::{Hook, Observer, Step, Wrap};
@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// Threads are spread over this many stripes, so that up to as many count without sharing a cache
-/// line.
+/// Threads are spread over this many stripes. Up to this many count without sharing a cache line.
 const STRIPES: usize = 64;
 
 /// One thread's share of the counters. The alignment keeps neighbours' stripes off each other's
@@ -65,13 +64,14 @@ impl Hook for Counter {
 }
 
 impl Wrap<Counter> {
-    /// Counts what passes on to `inner`.
+    /// Wraps `inner` and counts the calls made to it.
     pub fn new(inner: Arc<dyn Driver>) -> Counted {
         let stripes = (0..STRIPES).map(|_| Stripe([const { AtomicU64::new(0) }; Call::COUNT])).collect();
         Wrap::around(inner, Counter { stripes, observer: OnceLock::new() })
     }
 
-    /// Tells `observer` of each call that changes addresses or memory; the first one that is given.
+    /// Tells `observer` of each call that changes addresses or memory. Only the first observer is
+    /// used.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.hook.observer.set(observer);
     }
@@ -81,8 +81,8 @@ impl Wrap<Counter> {
         self.hook.stripes.iter().map(|s| s.0[call as usize].load(Relaxed)).sum()
     }
 
-    /// Calls so far by name, every kind, in the order of the trait. Calls in flight may or may not
-    /// be in it.
+    /// Calls so far by name, for every kind, in the order of the trait. Calls in flight may be
+    /// missing.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         Call::ALL.into_iter().map(|c| (c.name(), self.count(c))).collect()
     }

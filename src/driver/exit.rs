@@ -1,11 +1,11 @@
 //! The end of the process: gpumem's own threads leave the driver alone once it has begun.
 //!
-//! Exit handlers and destructors of libraries run on one thread while all others go on, and what
-//! the driver has in memory is taken down under them. The program's own calls are the program's
-//! business. A thread of gpumem's does its work in portions ([`work`]); when exit begins, the
-//! portion at hand gets an error from its next driver call, the handler waits for its end, and no
-//! other begins. The handler is entered when the first such thread starts: after the driver's,
-//! hence called before them.
+//! Exit handlers and library destructors run on one thread while all others continue, and destroy
+//! the driver's data under them. The program answers for its own calls. A gpumem thread works in
+//! portions ([`work`]). When exit begins, the current portion gets an error from its next driver
+//! call, the exit handler waits for the portion to end, and no other begins. The handler is
+//! registered when the first such thread starts: after the driver's handlers, hence called before
+//! them.
 
 use super::process;
 use crate::base::{Error, Result, Status};
@@ -15,8 +15,8 @@ use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long the process's end waits for a driver call that had begun before: one that waits for a
-/// kernel may never return.
+/// How long exit waits for a driver call that began earlier: one that waits for a kernel may never
+/// return.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 static EXITING: AtomicBool = AtomicBool::new(false);
@@ -24,7 +24,7 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 static WORKING: Mutex<u32> = Mutex::new(0);
 static RESTED: Condvar = Condvar::new();
 static WATCH: Once = Once::new();
-/// The process that the handler was entered in; children inherit the handler, but not the threads.
+/// The process that registered the handler; children inherit the handler, but not the threads.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -53,7 +53,7 @@ fn is_own() -> bool {
 }
 
 /// Starts a thread of gpumem's own that calls the driver: it takes no signals, and its driver calls
-/// are refused at the process's end.
+/// are refused once exit begins.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     WATCH.call_once(|| {
         WATCHED.store(std::process::id(), Ordering::Relaxed);
@@ -74,11 +74,10 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result
 #[derive(Debug)]
 pub struct Work(());
 
-/// Begins a portion of work of one of gpumem's own threads. `None` when the process's end has
-/// begun.
+/// Begins a portion of work on one of gpumem's own threads. `None` once process exit has begun.
 pub fn work() -> Option<Work> {
     let mut working = WORKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Under the lock: who begins here is seen by the handler, or sees it.
+    // Under the lock, either the handler sees this portion or this thread sees the exit.
     if has_begun() {
         return None;
     }
@@ -93,13 +92,13 @@ impl Drop for Work {
     }
 }
 
-/// Whether the process's end has begun.
+/// Whether process exit has begun.
 #[inline]
 pub fn has_begun() -> bool {
     EXITING.load(Ordering::SeqCst)
 }
 
-/// Refuses a driver call of one of gpumem's own threads once the process's end has begun.
+/// Refuses a driver call of one of gpumem's own threads once process exit has begun.
 #[inline]
 pub fn check() -> Result<()> {
     match EXITING.load(Ordering::Relaxed) {

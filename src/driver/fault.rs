@@ -20,7 +20,7 @@ pub struct FaultRule {
     pub after: u64,
     /// How the failing call answers.
     pub status: Status,
-    /// Every later call it counts fails too, until the rule is changed.
+    /// Whether every later call it counts fails too, until the rule is changed.
     pub lasting: bool,
 }
 
@@ -30,7 +30,7 @@ impl FaultRule {
         FaultRule { call: None, after, status: Status::Driver, lasting: false }
     }
 
-    /// The same for one kind of call.
+    /// Fails the call after `after` others of kind `call`, with `Status::Driver`.
     pub fn nth_of(call: Call, after: u64) -> FaultRule {
         FaultRule { call: Some(call), ..FaultRule::nth(after) }
     }
@@ -116,8 +116,8 @@ impl Wrap<FaultPlan> {
         st.seen = 0;
     }
 
-    /// A test instrument: calls of one kind take at least so long, as calls of a busy driver do;
-    /// `None` ends that.
+    /// A test instrument: calls of one kind take at least this long, as on a busy driver; `None`
+    /// ends the delay.
     pub fn slow_down(&self, slow: Option<(Call, Duration)>) {
         self.hook.state().slow = slow;
     }
@@ -128,20 +128,19 @@ impl Wrap<FaultPlan> {
     }
 
     /// A test instrument: while `on`, `event_query` answers that everything before the mark is
-    /// done, without asking the driver inside. Memory goes to other streams before the device has
-    /// passed it.
+    /// done, without asking the driver inside. Memory then goes to other streams before the device
+    /// is done with it.
     pub fn pretend_done(&self, on: bool) {
         self.hook.pretend_done.store(on, Relaxed);
     }
 
-    /// A test instrument: while `on`, `event_record` and `context_record` say that they were done
-    /// and reach no driver. An event that was never recorded counts as done, and waiting for it as
-    /// waiting for nothing.
+    /// A test instrument: while `on`, `event_record` and `context_record` report success and reach
+    /// no driver. An event that was never recorded counts as done, and waiting for it does nothing.
     pub fn drop_records(&self, on: bool) {
         self.hook.drop_records.store(on, Relaxed);
     }
 
-    /// Starts recording the calls made, from none.
+    /// Starts recording calls into an empty list.
     pub fn start_recording(&self) {
         self.hook.state().record = Some(Vec::new());
     }

@@ -1,17 +1,17 @@
-//! What the driver layer says about stream captures and graphs.
+//! The driver layer's types for stream captures and graphs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Whose calls a capture forbids: those that wait for or ask about streams, and others of that
-/// kind. Calls on the capturing stream itself are judged alike in every mode.
+/// The threads to which a capture forbids unsafe calls, such as waiting for or querying streams.
+/// Calls on the capturing stream itself are treated alike in every mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
-    /// Such calls of every thread fail and invalidate the capture.
+    /// Unsafe calls on every thread fail and invalidate the capture.
     Global,
-    /// Such calls of the thread that began the capture do.
+    /// Unsafe calls on the thread that began the capture fail and invalidate it.
     ThreadLocal,
-    /// Nobody's do. The capture may be ended by any thread.
+    /// No thread is forbidden anything. Any thread may end the capture.
     Relaxed,
 }
 
@@ -32,9 +32,9 @@ pub struct CaptureInfo {
 /// The nodes of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphNodes {
-    /// All there are.
+    /// All nodes.
     pub total: u64,
-    /// Those that allocate or free memory when the graph runs.
+    /// Nodes that allocate or free memory when the graph runs.
     pub memory: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct GraphNodes {
 /// that `take` waits for, so a driver's own threads may.
 #[derive(Default)]
 pub(super) struct Gone {
-    /// How many there are in `tokens`, or a moment ago were.
+    /// The length of `tokens`, now or a moment ago.
     waiting: AtomicUsize,
     tokens: Mutex<Vec<u64>>,
 }
@@ -55,11 +55,12 @@ impl Gone {
         }
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.extend_from_slice(new);
-        // Release: who sees the count sees whatever happened before the graph was gone.
+        // Release: a thread that sees the count sees everything that happened before the graph was
+        // gone.
         self.waiting.store(tokens.len(), Ordering::Release);
     }
 
-    /// Takes what was added since the last time, in that order.
+    /// Takes the tokens added since the last call, in order.
     #[inline]
     pub fn take(&self) -> Vec<u64> {
         if self.waiting.load(Ordering::Acquire) == 0 {

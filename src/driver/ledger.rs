@@ -1,9 +1,8 @@
-//! A driver that remembers which addresses are reserved, which memory there is and where it is
-//! mapped: to export what lies under a range, to let another device in, or to undo everything at
-//! once.
+//! A driver that records which addresses are reserved, which memory exists and where it is mapped,
+//! to export the memory under a range, give another device access, or undo everything at once.
 //!
-//! It also knows how many stream captures are open in the process, where somebody counts them
-//! ([`captures`]): then it refuses what would invalidate them.
+//! If somebody counts the stream captures open in the process ([`captures`]), it also refuses calls
+//! that would invalidate them.
 
 use super::wrap::{Change, Gate, Hook, Wrap};
 use super::{Call, Driver, PhysFlags, PhysHandle};
@@ -13,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// How many captures are open. Who begins one holds it for writing during the call.
+/// How many captures are open. A thread that begins one holds the write lock during the call.
 static CAPTURES: RwLock<u64> = RwLock::new(0);
 
 /// The number of captures that are open in this process; a writer counts those that it begins and
@@ -22,7 +21,7 @@ pub fn captures() -> &'static RwLock<u64> {
     &CAPTURES
 }
 
-/// What a [`Ledger`] has written down.
+/// The records of a [`Ledger`].
 #[derive(Default)]
 struct Pages {
     /// Reservations: address, bytes.
@@ -30,7 +29,7 @@ struct Pages {
     handles: BTreeSet<PhysHandle>,
     /// Mappings: address, bytes and handle.
     mapped: BTreeMap<u64, (u64, PhysHandle)>,
-    /// Devices that have been let in.
+    /// Devices that have been given access.
     guests: Vec<DeviceId>,
 }
 
@@ -39,19 +38,19 @@ pub struct Book {
     pages: Mutex<Pages>,
     /// By device: whether memory is made exportable.
     exportable: Vec<bool>,
-    /// Everything has been undone. What still calls, as a thread that gives free memory back now
-    /// and then, names what may be another's by now.
+    /// Whether everything has been undone. Later callers, such as a thread that gives free memory
+    /// back now and then, may name reused addresses and handles.
     ended: AtomicBool,
 }
 
-/// A driver that writes down what it does. See the module's text.
+/// A driver that records what it does.
 pub type Ledger = Wrap<Book>;
 
 /// A piece of physical memory under a range, exported.
 pub struct Piece {
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     pub fd: OwnedFd,
-    /// All of it, bytes.
+    /// Its whole size, bytes.
     pub bytes: u64,
 }
 
@@ -117,15 +116,16 @@ fn refuse(open: u64) -> Result<()> {
 }
 
 impl Wrap<Book> {
-    /// Writes down what passes on to `inner`. Where the device can, all memory is made exportable.
+    /// Wraps `inner` and records the calls made to it. All memory is made exportable if the device
+    /// can.
     pub fn new(inner: Arc<dyn Driver>) -> Ledger {
         let can = |d| inner.device_props(DeviceId(d)).is_ok_and(|p| p.posix_fd);
         let exportable = (0..inner.device_count()).map(can).collect();
         Wrap::around(inner, Book { pages: Mutex::default(), exportable, ended: AtomicBool::new(false) })
     }
 
-    /// The memory under `[va, va + bytes)`, whole handles in the order of their addresses, and how
-    /// far into the first the range begins.
+    /// Exports the memory under `[va, va + bytes)`: whole handles in address order, and the offset
+    /// in the first at which the range begins.
     pub fn export(&self, va: u64, bytes: u64) -> Result<(Vec<Piece>, u64)> {
         let end = va.saturating_add(bytes.max(1));
         let under: Vec<(u64, u64, PhysHandle)> = {
@@ -161,7 +161,7 @@ impl Wrap<Book> {
         let mut first = Ok(());
         for (at, mapping) in mapped {
             if let Err(e) = self.inner().set_access(at, mapping.0, &[guest]) {
-                // Another thread may have unmapped it meanwhile. What is there since names the
+                // Another thread may have unmapped it meanwhile. A newer mapping includes the
                 // guest.
                 if self.hook.pages().mapped.get(&at) == Some(&mapping) {
                     first = first.and(Err(e));
@@ -171,14 +171,14 @@ impl Wrap<Book> {
         first
     }
 
-    /// Devices that have been let in.
+    /// Devices that have been given access.
     pub fn guests(&self) -> Vec<DeviceId> {
         self.hook.pages().guests.clone()
     }
 
-    /// Unmaps everything, drops every handle and gives every address back. What the device still
-    /// does there faults, and who thinks it owns any of it is wrong from now on: every later call
-    /// is `ShuttingDown`. A failure does not stop it; the first is returned.
+    /// Unmaps everything, drops every handle and gives every address back. Device work that still
+    /// uses it faults. Nobody owns any of it from now on: every later call gives `ShuttingDown`. A
+    /// failure does not stop it; the first is returned.
     pub fn tear_down(&self, dev: DeviceId) -> Result<()> {
         self.hook.ended.store(true, Relaxed);
         let pages = std::mem::take(&mut *self.hook.pages());
@@ -240,7 +240,7 @@ mod tests {
         assert!(l.inner().va_free(DEV, va, 16 * MIB).is_err(), "the addresses are given back already");
     }
 
-    /// Addresses and handles may be another's by then.
+    /// Addresses and handles may have been reused by then.
     #[test]
     fn after_a_tear_down_nothing_is_undone_any_more() {
         let host = HostDriver::new(HostOptions::default()).unwrap();

@@ -7,18 +7,18 @@
 //! [`counted`] counts calls, [`fault`] fails chosen ones.
 //!
 //! Rules that hold for every call:
-//! - Any thread may call; implementations do their own locking and bind whatever context they need.
-//!   They leave the calling thread's current context and capture mode as they found them, except
-//!   for [`Driver::adopt_thread`].
+//! - Any thread may call; implementations do their own locking and bind the context they need. They
+//!   leave the calling thread's current context and capture mode as they found them, except for
+//!   [`Driver::adopt_thread`].
 //! - None of the virtual-memory calls waits for the device. Calls that may block say so.
 //! - No call invalidates a stream capture, except where it says so. "Illegal during a capture"
 //!   means that the call fails with `Capturing` and may invalidate every capture that forbids it
 //!   ([`CaptureMode`]).
 //! - On error nothing has happened.
-//! - A `dev` that stands beside a stream or an event is the device it belongs to.
+//! - A `dev` passed with a stream or an event is the device that the stream or event belongs to.
 //! - A stream handle must be alive (CUDA crashes on a destroyed one; the host device returns
-//!   `InvalidStream`). So callers pass a handle on only within the API call in which the user
-//!   passed it to them.
+//!   `InvalidStream`). So callers use a handle only within the API call in which the user passed
+//!   it.
 
 pub mod call;
 pub mod counted;
@@ -72,8 +72,7 @@ pub struct DeviceProps {
     pub posix_fd: bool,
     /// Whether physical memory can be made `gpuDirectRDMACapable`.
     pub rdma: bool,
-    /// Most mappings to have at once without running into a limit of the system's; no limit is
-    /// known on CUDA.
+    /// The most mappings within the system's limits; no limit is known on CUDA.
     pub max_mappings: usize,
     /// Compute capability `(major, minor)`; `(0, 0)` on the host device.
     pub compute: (u32, u32),
@@ -81,7 +80,7 @@ pub struct DeviceProps {
     pub numa: Option<u32>,
 }
 
-/// What a physical allocation must be able to do besides being mapped.
+/// What a physical allocation must support besides mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PhysFlags {
     /// Exportable as a POSIX file descriptor.
@@ -93,9 +92,9 @@ pub struct PhysFlags {
 /// Device memory as the driver reports it, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
-    /// Not in use by anyone.
+    /// Bytes that nobody uses.
     pub free: u64,
-    /// All there is.
+    /// All bytes of the device.
     pub total: u64,
 }
 
@@ -116,9 +115,9 @@ pub trait Driver: Send + Sync {
     fn current_device(&self) -> Result<DeviceId>;
     /// Makes `dev` the calling thread's current device.
     fn set_current_device(&self, dev: DeviceId) -> Result<()>;
-    /// The calling thread begins to allocate on `dev`. Where a thread without a current device
-    /// would have to get one to use the memory by itself, it gets the one that the CUDA runtime
-    /// would give it, device 0; never another one.
+    /// The calling thread begins to allocate on `dev`. A thread without a current device that needs
+    /// one to use the memory gets the one the CUDA runtime would give it, device 0, and never
+    /// another.
     fn adopt_thread(&self, _dev: DeviceId) {}
     /// Whether `dev` can access memory that lives on `owner` (true when they are equal).
     fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
@@ -128,9 +127,8 @@ pub trait Driver: Send + Sync {
     /// of its streams, in any mode, and during those of other devices that forbid it.
     fn device_sync(&self, dev: DeviceId) -> Result<()>;
 
-    /// How many mistakes of the program's the device has found in the work given to it: races,
-    /// accesses to memory that is not there. Only a simulated device looks for them; on others it
-    /// is 0.
+    /// How many mistakes the device has found in the program's work: races, accesses to missing
+    /// memory. Only a simulated device looks for them; others return 0.
     fn mistakes(&self) -> u64 {
         0
     }
@@ -192,8 +190,8 @@ pub trait Driver: Send + Sync {
     /// captured, and during captures on other streams that forbid it.
     fn stream_sync(&self, dev: DeviceId, s: StreamHandle) -> Result<()>;
     /// Makes later work on `s` wait, on the device, for the mark that `e` has now; recording it
-    /// again changes nothing for this wait. Nothing happens when it was never recorded. Not legal
-    /// when `s` is being captured: fails, and invalidates the capture.
+    /// again changes nothing for this wait. An event never recorded delays nothing. Illegal while
+    /// `s` is being captured: fails, and invalidates the capture.
     fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()>;
     /// Creates an event. Legal during capture.
     fn event_create(&self, dev: DeviceId) -> Result<EventHandle>;
@@ -216,33 +214,32 @@ pub trait Driver: Send + Sync {
 
     // ---- captures and graphs --------------------------------------------------------------------
     /// Starts capturing `s`: work submitted to it becomes nodes of a graph and does not run.
-    /// `Invalid` for the legacy default stream, `Capturing` when it is being captured already; a
-    /// capture in progress is not harmed by either.
+    /// `Invalid` for the legacy default stream, `Capturing` if it is being captured already;
+    /// neither harms a capture in progress.
     fn capture_begin(&self, dev: DeviceId, s: StreamHandle, mode: CaptureMode) -> Result<()>;
     /// Ends the capture that was begun on `s`, and makes its graph ready to be launched. Only the
-    /// thread that began it may, unless the mode was `Relaxed`; for others it is `Capturing`, and
-    /// the capture is over all the same, its work lost (driver 580.159 does so). `Invalid` when `s`
-    /// is not being captured. When the capture was invalidated it is `Capturing`, and when the
-    /// graph cannot be made ready whatever the driver says: then the captured work is lost and `s`
-    /// is not being captured any more.
+    /// thread that began it may, unless the mode was `Relaxed`; other threads get `Capturing`, yet
+    /// the capture ends and its work is lost (driver 580.159 does so). `Invalid` if `s` is not
+    /// being captured. An invalidated capture gives `Capturing`, and a graph that cannot be made
+    /// ready gives the driver's error; either way the captured work is lost and `s` is no longer
+    /// being captured.
     fn capture_end(&self, dev: DeviceId, s: StreamHandle) -> Result<GraphHandle>;
     /// The capture that `s` is part of, `None` when it is part of none. `Capturing` when that
     /// capture has been invalidated and not ended. Legal during capture.
     fn capture_info(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<CaptureInfo>>;
     /// Ties `token` to a graph that is being captured (as `capture_info` just gave it):
-    /// [`Driver::graphs_gone`] gives it back when the graph and all that was made of it are gone,
-    /// also when the capture comes to nothing. A graph can have several tokens. Legal during
-    /// capture, on a thread that orders this with the captured work. `Unsupported` where the driver
-    /// lacks it.
+    /// [`Driver::graphs_gone`] gives it back when the graph and everything made from it are gone,
+    /// even if the capture fails. A graph can have several tokens. Legal during capture, on a
+    /// thread that orders this with the captured work. `Unsupported` where the driver lacks it.
     fn graph_retain(&self, dev: DeviceId, graph: u64, token: u64) -> Result<()>;
-    /// The tokens whose graphs are gone since the last call, each once: the graph, its executable
-    /// copies, and the launches of them. The driver may take its time. Reaches no device; costs one
-    /// load when there are none.
+    /// The tokens whose graphs have gone since the last call, each once. A graph is gone when its
+    /// executable copies and their launches are gone too; the driver may take its time. Reaches no
+    /// device; costs one load when there are none.
     fn graphs_gone(&self) -> Vec<u64>;
-    /// Runs the graph's work on `s`, a stream of the device that it was captured on, after what was
-    /// submitted to `s` before and after earlier launches of this graph on whatever stream. What
-    /// the graph's work uses must be there when it runs. `Capturing` when `s` is being captured,
-    /// which is not harmed by that.
+    /// Runs the graph's work on `s`, a stream of the device that it was captured on, after
+    /// everything submitted to `s` so far and after earlier launches of this graph on any stream.
+    /// The memory that the work uses must exist when it runs. `Capturing` if `s` is being captured,
+    /// without harm to that capture.
     fn graph_launch(&self, dev: DeviceId, g: GraphHandle, s: StreamHandle) -> Result<()>;
     /// Destroys a graph. Launches in flight still run.
     fn graph_destroy(&self, dev: DeviceId, g: GraphHandle) -> Result<()>;
@@ -261,11 +258,11 @@ pub trait Driver: Send + Sync {
     /// Page-locked host memory that `dev` can copy to and from at full speed. Blocks (0.3 s a GiB
     /// on CUDA).
     fn host_alloc(&self, dev: DeviceId, size: u64) -> Result<u64>;
-    /// The same, made faster (0.03 s a GiB on CUDA), and of memory near the NUMA node where the
-    /// system has any left there. Aligned to its size, rounded up to a power of two, but to 2 MiB
-    /// at most. A forked child does not have it.
+    /// Like [`Driver::host_alloc`], but faster (0.03 s a GiB on CUDA), and near the NUMA node if
+    /// the system has memory left there. Aligned to its size rounded up to a power of two, at most
+    /// 2 MiB. A forked child does not have it.
     fn host_alloc_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64>;
-    /// Frees page-locked memory of either kind, which any device may do. Blocks.
+    /// Frees page-locked memory of either kind, on any device. Blocks.
     fn host_free(&self, dev: DeviceId, ptr: u64) -> Result<()>;
 
     // ---- the driver's own allocator, for comparison and where it alone manages memory -----------
@@ -275,8 +272,8 @@ pub trait Driver: Send + Sync {
     fn native_free(&self, dev: DeviceId, ptr: u64, s: StreamHandle) -> Result<()>;
 }
 
-/// Makes a stream of device `to` wait for what has been submitted to `on` of device `from`, which
-/// may be the same. Neither is being captured.
+/// Makes a stream of device `to` wait for everything submitted to `on` of device `from`, which may
+/// be the same device. Neither stream is being captured.
 pub fn wait_for_stream(
     driver: &dyn Driver,
     (to, stream): (DeviceId, StreamHandle),
@@ -284,8 +281,8 @@ pub fn wait_for_stream(
 ) -> Result<()> {
     let event = driver.event_create(from)?;
     let waits = driver.event_record(from, event, on).and_then(|()| driver.stream_wait(to, stream, event));
-    // A pending event may be destroyed: the wait keeps what it needs. The first failure is the one
-    // to tell.
+    // A pending event may be destroyed: the wait keeps what it needs. The first failure is
+    // returned.
     let gone = driver.event_destroy(from, event);
     waits.and(gone)
 }

@@ -15,9 +15,8 @@ pub struct NumaNode {
     pub bytes: u64,
 }
 
-/// The nodes in the order of their numbers, at least one: where the system does not say, node 0
-/// with all of the memory. Nodes without processors are left out: memory of devices shows up as
-/// such.
+/// The nodes in the order of their numbers, at least one: if the system lists none, node 0 with all
+/// of the memory. Nodes without processors are left out: device memory shows up as such nodes.
 pub fn nodes() -> Vec<NumaNode> {
     nodes_under(Path::new("/"))
 }
@@ -28,7 +27,7 @@ pub fn node_of_pci(address: &str) -> Option<u32> {
     node_of_pci_under(Path::new("/"), address)
 }
 
-/// The same with the system's files under another directory than `/`.
+/// Like [`nodes`], with the system's files under `root` instead of `/`.
 pub fn nodes_under(root: &Path) -> Vec<NumaNode> {
     let most = group_limit(root).unwrap_or(u64::MAX);
     let mut found: Vec<NumaNode> = fs::read_dir(root.join("sys/devices/system/node"))
@@ -51,8 +50,7 @@ pub fn nodes_under(root: &Path) -> Vec<NumaNode> {
     found
 }
 
-/// Divides the memory that may be used over the nodes, by how much each has: together they promise
-/// no more.
+/// Divides the usable memory, `most`, over the nodes in proportion to what each has.
 fn share(nodes: &mut [NumaNode], most: u64) {
     let there: u128 = nodes.iter().map(|n| u128::from(n.bytes)).sum();
     if there <= u128::from(most) {
@@ -64,7 +62,7 @@ fn share(nodes: &mut [NumaNode], most: u64) {
     }
 }
 
-/// See [`nodes_under`] and [`node_of_pci`].
+/// Like [`node_of_pci`], with the system's files under `root` instead of `/`.
 pub fn node_of_pci_under(root: &Path, address: &str) -> Option<u32> {
     // A name, not a path.
     if address.is_empty() || !address.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.') {
@@ -86,7 +84,7 @@ fn total(meminfo: &str) -> Option<u64> {
     kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How much memory this process's control group may use, if somebody has said.
+/// How much memory this process's control group may use, if it is limited.
 fn group_limit(root: &Path) -> Option<u64> {
     let mut least = None;
     let mut note = |path: &Path| {

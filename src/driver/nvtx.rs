@@ -1,9 +1,9 @@
 //! NVTX: what the slow path does, on the timeline of Nsight Systems and of other tools that listen.
 //!
-//! NVTX has no library of its own. The tool names a library of its own in `NVTX_INJECTION64_PATH`;
-//! the program loads that and hands it tables of function pointers, which it fills in. This is the
-//! part of that protocol which ranges need: NVIDIA's crate needs libclang to build. The numbers are
-//! those of version 3 of NVTX's headers.
+//! NVTX has no library of its own. A tool names its library in `NVTX_INJECTION64_PATH`; the program
+//! loads it and hands it tables of function pointers to fill in. This is the part of that protocol
+//! that ranges need, because NVIDIA's crate needs libclang to build. The numbers are those of
+//! version 3 of NVTX's headers.
 
 use crate::base::{Error, Result, Status};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
@@ -13,7 +13,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::OnceLock;
 
-/// Where the tool says what it is.
+/// The variable that names the tool's library.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 
 const VERSION: u16 = 3;
@@ -87,8 +87,8 @@ impl Attributes {
     }
 }
 
-/// Lets the tool of `NVTX_INJECTION64_PATH` listen, once in the process. Without the variable
-/// nobody does, which is no error.
+/// Lets the tool of `NVTX_INJECTION64_PATH` listen, once in the process. Without the variable no
+/// tool listens, which is no error.
 pub fn start() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     DONE.get_or_init(|| match std::env::var_os(VARIABLE) {
@@ -144,7 +144,7 @@ extern "C" fn export_table(number: u32) -> *const c_void {
     }
 }
 
-/// Called by the tool: where the functions of a module go. The first has no function.
+/// Called by the tool to learn where a module's functions go. The first place has no function.
 unsafe extern "C" fn table_of(module: c_int, out: *mut *const *const AtomicPtr<c_void>, size: *mut c_uint) -> c_int {
     let module = usize::try_from(module).unwrap_or(0);
     let (Some(slots), Some(&n)) = (SLOTS.get(module), FUNCTIONS.get(module).filter(|&&n| n > 0)) else { return 0 };

@@ -1,5 +1,5 @@
 //! Ordinary host memory by the page: near a NUMA node, in large pages where the system has them,
-//! and there before it is used.
+//! and populated before use.
 
 use super::process::without_signals;
 use crate::base::{size, Error, Result, Status};
@@ -9,10 +9,9 @@ use std::thread;
 
 /// Bytes that one thread touches before another is worth starting: 64 MiB take 10 ms.
 const PER_THREAD: u64 = 64 * size::MIB;
-/// More threads than this do not make it faster: the system clears pages at the speed of the
-/// memory.
+/// The most threads that touch pages. More are no faster: the system clears pages at memory speed.
 const MOST_THREADS: u64 = 16;
-/// What large blocks are aligned to: the large page of x86-64 and of most others.
+/// The alignment of large blocks: the large page of x86-64 and of most other machines.
 const LARGE: u64 = 2 * size::MIB;
 
 /// The size of the machine's pages, bytes: a power of two, 4 or 64 KiB on machines with GPUs.
@@ -22,8 +21,8 @@ pub(super) fn page_size() -> u64 {
     u64::try_from(n).unwrap_or(4096)
 }
 
-/// What a block of so many bytes is aligned to: its size, rounded up to a power of two, but no more
-/// than 2 MiB.
+/// The alignment of a block of this many bytes: its size rounded up to a power of two, at most 2
+/// MiB.
 pub(super) fn alignment(bytes: u64) -> u64 {
     bytes.checked_next_power_of_two().unwrap_or(LARGE).min(LARGE).max(page_size())
 }
@@ -46,15 +45,15 @@ pub(super) fn map(bytes: u64, numa: Option<u32>) -> Result<u64> {
     Ok(addr)
 }
 
-/// Tells the system what a mapping is for. A wish: the memory is as good without.
+/// Tells the system what a mapping is for. This is only a hint: the memory works without it.
 fn advise(addr: u64, bytes: u64, advice: libc::c_int) {
     // SAFETY: a mapping of this module's, whose contents the advices that it gives do not change.
     unsafe { libc::madvise(addr as *mut libc::c_void, bytes as usize, advice) };
 }
 
-/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, none of it there yet,
-/// aligned as [`alignment`] says, in large pages where they are wanted and the system has them,
-/// else in small ones.
+/// Maps `bytes` (a multiple of the page size, not 0) of zeroed memory, not yet populated, aligned
+/// as [`alignment`] says, in large pages if they are wanted and the system has them, else in small
+/// ones.
 pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     let align = alignment(bytes);
     let Some(slack) = bytes.checked_add(align).and_then(|n| usize::try_from(n).ok()) else {
@@ -77,12 +76,11 @@ pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
         return Err(e);
     }
     if let Err(e) = unmap(addr + bytes, tail) {
-        // What was in front of it may be somebody else's by now.
+        // The addresses in front of it may already be somebody else's.
         let _ = unmap(addr, bytes + tail);
         return Err(e);
     }
-    // Where the system gives large pages unasked, what is used here and there would take 2 MiB each
-    // time.
+    // If the system gives large pages unasked, each scattered use would take 2 MiB.
     advise(addr, bytes, if large_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
     Ok(addr)
 }
@@ -102,8 +100,8 @@ fn prefer(addr: u64, bytes: u64, node: u32) {
     }
 }
 
-/// Makes all pages of a mapping be there, with several threads where it is large. `OutOfMemory`
-/// when there are not enough.
+/// Populates all pages of a mapping, with several threads if it is large. `OutOfMemory` if there
+/// are not enough.
 pub(super) fn touch(addr: u64, bytes: u64) -> Result<()> {
     let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let threads = (bytes / PER_THREAD).clamp(1, processors.min(MOST_THREADS));
@@ -116,7 +114,7 @@ pub(super) fn touch(addr: u64, bytes: u64) -> Result<()> {
                 let job = move || populate(addr, bytes);
                 let started =
                     without_signals(|| thread::Builder::new().name("gpumem-touch".into()).spawn_scoped(scope, job));
-                // Without another thread this one does it.
+                // If no thread starts, this one does the work.
                 started.map_err(|_| populate(addr, bytes))
             })
             .collect();
@@ -193,8 +191,7 @@ mod tests {
         }
     }
 
-    /// What the system's list says of the mapping that contains an address: its lines after the
-    /// first.
+    /// The lines after the first in the system's description of the mapping at an address.
     fn about(addr: u64) -> Vec<String> {
         let list = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let range = |line: &str| {

@@ -1,5 +1,5 @@
-//! What the operating system knows of this process and thread: forks, signals, numbers, the time,
-//! its stderr.
+//! The operating system's view of this process and thread: forks, signals, numbers, the time, its
+//! stderr.
 //!
 //! CUDA does not survive a fork, so gpumem refuses to work in a child of a process that had started
 //! it.
@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// Whether the handler is there, or being entered: no lock, which a child could find taken.
+/// Whether the handler is registered, or being registered. Not a lock, which a child could find
+/// taken.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 /// Whether something has been made that a child must not use, and how many threads are making it.
 static MADE: AtomicBool = AtomicBool::new(false);
@@ -22,18 +23,19 @@ extern "C" fn in_child() {
     }
 }
 
-/// From now on a forked child knows that it is one. Called once the process has something a child
-/// must not use.
+/// Makes forked children recognise themselves from now on. Called once the process has something
+/// that a child must not use.
 pub fn watch_forks() {
     MADE.store(true, SeqCst);
     register();
 }
 
-/// Something is being made that a child must not use, under a lock that it may find taken for ever.
+/// Lives while something is made that a child must not use, under a lock that the child may find
+/// taken for ever.
 pub struct Making(());
 
-/// While what this returns lives, a forked child knows that it is one. To be called before the lock
-/// is taken.
+/// Makes forked children recognise themselves while the returned value lives. Call it before taking
+/// the lock.
 #[must_use]
 pub fn making() -> Making {
     MAKING.fetch_add(1, SeqCst);
@@ -75,8 +77,8 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A line of gpumem's on stderr, in one piece, so that those of other threads do not come in
-/// between. Unlike `eprintln!`, this does not panic where nobody reads stderr any more.
+/// Writes a line of gpumem's to stderr in one piece, so that other threads' lines do not interrupt
+/// it. Unlike `eprintln!`, it does not panic if nobody reads stderr any more.
 pub fn say(line: impl Display) {
     let _ = std::io::stderr().write_all(format!("gpumem: {line}\n").as_bytes());
 }
@@ -88,8 +90,8 @@ pub fn thread_number() -> u32 {
     number.unsigned_abs()
 }
 
-/// The longest file this process may make, bytes (`ulimit -f`). Going beyond it ends the process
-/// with SIGXFSZ.
+/// The longest file this process may make, bytes (`ulimit -f`). Exceeding it ends the process with
+/// SIGXFSZ.
 pub fn largest_file() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.
@@ -99,8 +101,8 @@ pub fn largest_file() -> u64 {
     }
 }
 
-/// Nanoseconds of the system's monotonic clock. `Instant` is the same clock and takes 10 ns more,
-/// for checks and seconds kept apart.
+/// Nanoseconds of the system's monotonic clock. `Instant` reads the same clock but takes 10 ns
+/// more, for checks and for keeping seconds apart.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,11 +1,11 @@
 //! Whether a stream is still the one it was, seen without a driver call.
 //!
-//! A handle says nothing of that: CUDA gives the handle of a destroyed stream to the next one.
-//! Asking the driver costs two calls on every allocation (whether the stream is being captured, and
-//! its id; 30 ns). A [`Watch`] reads the answer where the driver keeps it. It is no promise of the
-//! driver's, so it is used only where it has been proved in this very process (`cuda/watch.rs`), is
-//! compared with the driver's own answer whenever a stream is met for the first time, and can be
-//! turned off (`GPUMEM_STREAM_CHECK=driver`); then the driver is asked each time.
+//! A handle does not tell: CUDA gives the handle of a destroyed stream to the next one. Asking the
+//! driver costs two calls on every allocation (whether the stream is being captured, and its id; 30
+//! ns). A [`Watch`] reads the answer where the driver keeps it. The driver does not promise that
+//! place, so a watch is used only once it has been proved in this process (`cuda/watch.rs`), and is
+//! compared with the driver's own answer whenever a stream is met for the first time.
+//! `GPUMEM_STREAM_CHECK=driver` turns it off; then the driver is asked each time.
 
 use super::host::Identities;
 use crate::base::StreamHandle;
@@ -17,9 +17,9 @@ pub enum Watch {
     /// Not at all: ask the driver.
     #[default]
     Ask,
-    /// As CUDA has it: the handle is the address of a pointer to the stream's structure.
+    /// CUDA's layout: the handle is the address of a pointer to the stream's structure.
     Fields(Fields),
-    /// As the host device has it.
+    /// The host device's table.
     Host(Arc<Identities>),
 }
 
@@ -30,7 +30,8 @@ pub struct Fields {
     pub id: usize,
     /// A word that is 0 exactly while the stream is not being captured.
     pub capture: usize,
-    /// Whether that is known of streams, too, that synchronise with the legacy stream.
+    /// Whether `capture` is also known to be right for streams that synchronise with the legacy
+    /// stream.
     pub blocking: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Large tables of words, of which only what is used takes memory: in small pages, as what is used
-//! may be far apart.
+//! Large tables of words. Only the used parts take memory, in small pages because they may be far
+//! apart.
 
 use super::pages;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
-/// What mappings are multiples of: the largest small page that Linux has, bytes.
+/// Mappings are multiples of this: the largest small page that Linux has, bytes.
 const PAGE: usize = 64 << 10;
 /// Smaller tables are boxes, bytes.
 const LARGE: usize = 1 << 20;
@@ -27,7 +27,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// So many words, all zero.
+    /// Makes `len` words, all zero.
     pub fn zeroed(len: usize) -> Words {
         let bytes = len * size_of::<AtomicU64>();
         let mapped = (bytes >= LARGE).then(|| pages::map_zeroed(bytes.next_multiple_of(PAGE) as u64, false).ok());

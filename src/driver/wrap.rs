@@ -1,4 +1,4 @@
-//! A driver around another: asks a hook before every call that reaches a device.
+//! A driver around another that asks a hook before every device call.
 
 use super::{
     Call, CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
@@ -9,13 +9,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a [`Wrap`] does before each call.
+/// The hook of a [`Wrap`], asked before each call.
 pub trait Hook: Send + Sync {
     /// Runs before `call`; an error is returned in its place, and the wrapped driver never sees the
     /// call.
     fn before(&self, call: Call) -> Result<()>;
 
-    /// Whether `call`, one that records an event, is dropped: the caller is told that it was done.
+    /// Whether `call`, which records an event, is dropped and reported as done.
     #[inline]
     fn drops(&self, _call: Call) -> bool {
         false
@@ -33,34 +33,34 @@ pub trait Hook: Send + Sync {
         Ok(None)
     }
 
-    /// What physical memory must be able to do besides what was asked.
+    /// The flags with which physical memory is created, given those asked for.
     #[inline]
     fn flags(&self, _dev: DeviceId, flags: PhysFlags) -> PhysFlags {
         flags
     }
 
-    /// Which devices may access a range besides those that were named.
+    /// The devices that may access a range besides those named.
     #[inline]
     fn also(&self) -> Vec<DeviceId> {
         Vec::new()
     }
 
-    /// Runs after a call that has changed which addresses and which memory there are.
+    /// Runs after a call that has changed the addresses or memory in use.
     #[inline]
     fn changed(&self, _change: Change) {}
 
-    /// When a call that [`Step`] is about begins; `None`: nothing wants to know.
+    /// The start time of a call, for its [`Step`]; `None` if nobody wants one.
     #[inline]
     fn begins(&self) -> Option<Instant> {
         None
     }
 
-    /// Runs after such a call that succeeded and whose begin was noted.
+    /// Runs after a successful call for which `begins` returned a time.
     #[inline]
     fn stepped(&self, _step: &Step) {}
 }
 
-/// A driver call that has changed which addresses and which memory there are, and what it cost.
+/// A driver call that has changed the addresses or memory in use, and what it cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Which call.
@@ -77,9 +77,9 @@ pub struct Step {
     pub took: Duration,
 }
 
-/// Who wants to know of each [`Step`].
+/// Receives each [`Step`].
 pub trait Observer: Send + Sync {
-    /// Whether it does at present.
+    /// Whether it wants steps at present.
     fn is_on(&self) -> bool;
     /// A call has succeeded, on this thread.
     fn step(&self, step: &Step);
@@ -97,9 +97,9 @@ pub enum Change {
     Freed(u64),
     /// Physical memory was created or imported.
     Created(PhysHandle),
-    /// Its handle was dropped.
+    /// A handle of physical memory was dropped.
     Released(PhysHandle),
-    /// It was mapped: address, bytes.
+    /// Physical memory was mapped: address, bytes, handle.
     Mapped(u64, u64, PhysHandle),
     /// A range was unmapped: address, bytes.
     Unmapped(u64, u64),
@@ -123,7 +123,7 @@ impl<H: Hook> Wrap<H> {
 }
 
 impl<H: Hook> Wrap<H> {
-    /// Makes a call whose cost may be of interest.
+    /// Makes a call, and reports its [`Step`] if anybody wants it.
     #[inline]
     fn timed<T>(
         &self,

@@ -4,7 +4,7 @@
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// What an event is about, and what its fields mean then. Numbers are part of the file
+        /// The kind of an event, which decides what its fields mean. Numbers are part of the file
         /// format and never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
@@ -30,22 +30,22 @@ macro_rules! kinds {
 kinds! {
     /// Memory was handed out: `address`, `bytes` asked for, `stream`, `tag`, `arena`, `stack`.
     Malloc = 1, "malloc";
-    /// Memory was given back: `address`, and the `stream` in whose order. The time is that of the
-    /// call's begin.
+    /// Memory was given back: `address`, and the `stream` in whose order. The time is the start of
+    /// the call.
     Free = 2, "free";
     /// An allocation has another size: `address` now, `other` before, `bytes` asked for. The time
-    /// is that of the call's begin.
+    /// is the start of the call.
     Realloc = 3, "realloc";
     /// A request failed for lack of memory: `bytes`, `stream`, `tag`, `arena`, `stack`; `other`:
     /// its number in the process.
     OutOfMemory = 4, "out of memory";
-    /// An allocation was live when the recording began: fields as for `Malloc`. The time is that of
-    /// the recording's begin.
+    /// An allocation was live when the recording began: fields as for `Malloc`. The time is the
+    /// start of the recording.
     Existing = 5, "existing";
     /// An arena was opened: `arena`; `other`: the enclosing one, or 0; `bytes`: the number of its
     /// name among the strings.
     ArenaEnter = 6, "arena enter";
-    /// An arena has ended, and all that was in it is free: `arena`; `bytes` of that; `other`:
+    /// An arena has ended, and everything in it is free: `arena`; `bytes` freed; `other`:
     /// nanoseconds that it took.
     ArenaExit = 7, "arena exit";
     /// An allocation moved to another arena: `address`; `arena`: where it is now, or 0.
@@ -54,7 +54,7 @@ kinds! {
     Trim = 9, "trim";
     /// Evictable memory left the device: `address` or `tag`; `bytes` moved; `other`: nanoseconds.
     Evict = 10, "evict";
-    /// Evictable memory came back: fields as for `Evict`.
+    /// Evictable memory came back: `address` or `tag`; `bytes` moved; `other`: nanoseconds.
     Restore = 11, "restore";
     /// A capture of `stream` began.
     CaptureBegin = 12, "capture begin";
@@ -68,25 +68,24 @@ kinds! {
     /// A request was met by mapping memory elsewhere: `address`, `bytes` mapped; `other`:
     /// nanoseconds of the whole request.
     Stitch = 16, "stitch";
-    /// Addresses were reserved: `address`, `bytes`. In this kind and those below, `other` is
-    /// nanoseconds.
+    /// Addresses were reserved: `address`, `bytes`; `other`: nanoseconds.
     Reserve = 17, "reserve addresses";
-    /// A reservation was given back: `address`, `bytes`.
+    /// A reservation was given back: `address`, `bytes`; `other`: nanoseconds.
     Unreserve = 18, "give addresses back";
-    /// Physical memory was made: `address`: its handle, `bytes`.
+    /// Physical memory was made: `address`: its handle, `bytes`; `other`: nanoseconds.
     Create = 19, "create";
-    /// Physical memory was given back: `address`: its handle.
+    /// Physical memory was given back: `address`: its handle; `other`: nanoseconds.
     Release = 20, "release";
-    /// Physical memory was mapped: `address`, `bytes`; `tag`: its handle.
+    /// Physical memory was mapped: `address`, `bytes`; `tag`: its handle; `other`: nanoseconds.
     Map = 21, "map";
-    /// Addresses were unmapped: `address`, `bytes`.
+    /// Addresses were unmapped: `address`, `bytes`; `other`: nanoseconds.
     Unmap = 22, "unmap";
-    /// Devices were given access: `address`, `bytes`.
+    /// Devices were given access: `address`, `bytes`; `other`: nanoseconds.
     SetAccess = 23, "set access";
 }
 
 impl Kind {
-    /// Whether the slow path did it, which costs more than a lock.
+    /// Whether it comes from the slow path, which costs more than a lock.
     pub fn is_slow(self) -> bool {
         self >= Kind::Trim || self == Kind::OutOfMemory
     }
@@ -105,13 +104,13 @@ impl Kind {
 /// One event. Fields that its kind does not name are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Nanoseconds since the recording's begin.
+    /// Nanoseconds since the start of the recording.
     pub time: u64,
     /// An address, or a handle.
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// What it means depends on the kind.
+    /// Depends on the kind.
     pub other: u64,
     /// A stream as callers name it; 0 is the legacy default stream.
     pub stream: u64,

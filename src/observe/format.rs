@@ -8,7 +8,7 @@ use std::hash::Hasher;
 
 /// The first bytes of every recording.
 pub const MAGIC: [u8; 8] = *b"gpumemRC";
-/// The version that is written. A reader takes files of its own and of earlier versions.
+/// The version that is written. A reader accepts files of its own and of earlier versions.
 pub const VERSION: u32 = 1;
 /// Bytes of the head: [`MAGIC`], [`VERSION`], four zeros.
 pub const HEAD: usize = 16;
@@ -18,21 +18,21 @@ pub const BLOCK_MAGIC: [u8; 4] = *b"gmBK";
 pub const BLOCK_HEAD: usize = 32;
 /// The most bytes of a block's contents, packed or not. A block that claims more is damaged.
 pub const MOST_BYTES: usize = 1 << 26;
-/// The most bytes that LZ4 makes of one.
+/// The most bytes to which LZ4 expands one byte.
 const MOST_GROWTH: usize = 255;
-/// Most events of a block.
+/// The most events in a block.
 pub const MOST_EVENTS: usize = 1 << 14;
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// JSON: what was recorded, by which process.
+    /// JSON: what was recorded, and by which process.
     Info = 1,
     /// Events of one thread.
     Events = 2,
     /// Numbered strings.
     Strings = 3,
-    /// Numbered stacks: of the numbers of strings, innermost frame first.
+    /// Numbered stacks: each a list of string numbers, innermost frame first.
     Stacks = 4,
     /// Totals so far; the last one says that nothing follows.
     Totals = 5,
@@ -41,7 +41,7 @@ pub enum Holds {
 /// A block's head as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHead {
-    /// The number of what it holds; blocks with an unknown one are skipped.
+    /// The number of a [`Holds`]; blocks with an unknown one are skipped.
     pub holds: u8,
     /// Bytes of the packed contents, which follow the head.
     pub packed: usize,
@@ -49,7 +49,7 @@ pub struct BlockHead {
     pub bytes: usize,
     /// The operating system's number of the thread whose events they are.
     pub thread: u32,
-    /// How many entries there are.
+    /// How many entries the contents have.
     pub count: u32,
     checksum: u64,
 }
@@ -115,7 +115,7 @@ impl BlockHead {
         (checksum(bytes.get(..24)?, packed) == self.checksum).then_some(packed)
     }
 
-    /// The contents, from what is packed; `None` when they are not what the head says.
+    /// Unpacks the contents; `None` if they are not as long as the head says.
     pub fn unpack(&self, packed: &[u8]) -> Option<Vec<u8>> {
         lz4_flex::block::decompress(packed, self.bytes).ok().filter(|c| c.len() == self.bytes)
     }
@@ -130,7 +130,7 @@ pub fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Takes such a number off the front.
+/// Takes a number written by [`put`] off the front.
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut n = 0;
     for shift in (0..64).step_by(7) {
@@ -153,7 +153,7 @@ fn unzigzag(from: u64, n: u64) -> u64 {
     from.wrapping_add((n >> 1) ^ (n & 1).wrapping_neg())
 }
 
-/// The fields of the event before, against which an event's fields are stored as differences.
+/// The previous event's fields; an event's fields are stored as differences from them.
 #[derive(Clone, Copy)]
 struct Before {
     time: u64,
@@ -206,8 +206,8 @@ pub fn encode(events: &[Event]) -> Vec<u8> {
 
 /// The events of a block; `None` when it is damaged. Events of an unknown kind are left out.
 pub fn decode(mut bytes: &[u8], count: u32) -> Option<Vec<Event>> {
-    // A row takes four bytes at least, so a count that lies allocates no more than the file is
-    // long.
+    // A row takes at least four bytes, so a false count allocates in proportion to the file at
+    // most.
     let mut events = Vec::with_capacity((count as usize).min(bytes.len() / 4));
     let mut before = START;
     for _ in 0..count {

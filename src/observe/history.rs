@@ -1,4 +1,4 @@
-//! A recording followed event by event: which allocations there were, from when to when.
+//! A recording followed event by event: its allocations, and when each was live.
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -16,9 +16,9 @@ pub struct Life {
     pub address: u64,
     /// Bytes asked for.
     pub bytes: u64,
-    /// When it was made, nanoseconds since the recording's begin.
+    /// When it was made, nanoseconds since the start of the recording.
     pub from: u64,
-    /// When it was freed; [`NEVER`]: it was live at the recording's end.
+    /// When it was freed; [`NEVER`] if it was live at the end of the recording.
     pub to: u64,
     /// The stream of the request.
     pub stream: u64,
@@ -26,7 +26,7 @@ pub struct Life {
     pub freed_on: u64,
     /// The caller's tag.
     pub tag: u64,
-    /// The arena in which it was at the end.
+    /// The arena it was last in.
     pub arena: u32,
     /// The stack of the request; 0: not known.
     pub stack: u32,
@@ -38,14 +38,14 @@ pub struct Life {
     pub existed: bool,
 }
 
-/// What happened to an allocation, in the order of the recording.
+/// The begin or end of an allocation, in the order of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Nanoseconds since the recording's begin.
+    /// Nanoseconds since the start of the recording.
     pub time: u64,
     /// The index in [`History::lives`].
     pub life: u32,
-    /// Whether it begins or ends.
+    /// Whether the allocation begins; else it ends.
     pub begins: bool,
     /// The thread on which it happened.
     pub thread: u32,
@@ -54,21 +54,21 @@ pub struct Change {
 /// All allocations of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// By their begin.
+    /// The allocations, in the order in which they begin.
     pub lives: Vec<Life>,
     /// Begins and ends, in order.
     pub changes: Vec<Change>,
     /// Bytes live at the recording's end.
     pub live: u64,
-    /// The most bytes that were live at once,
+    /// The most bytes that were live at once.
     pub peak: u64,
-    /// and when that was first.
+    /// When `peak` was first reached.
     pub peak_at: u64,
-    /// Frees of allocations that the recording does not know: made before it, or lost.
+    /// Frees of allocations that are not in the recording: made before it, or lost.
     pub unknown_frees: u64,
     /// Requests that failed.
     pub failures: u64,
-    /// The last moment.
+    /// The time of the last event.
     pub end: u64,
 }
 
@@ -82,7 +82,7 @@ impl History {
         h.history
     }
 
-    /// The indices of what was live at a moment.
+    /// The indices of the allocations live at `time`.
     pub fn live_at(&self, time: u64) -> Vec<u32> {
         let alive = |l: &Life| l.from <= time && time < l.to;
         self.lives.iter().zip(0..).filter(|(l, _)| alive(l)).map(|(_, i)| i).collect()
@@ -92,9 +92,9 @@ impl History {
 #[derive(Default)]
 struct Follower {
     history: History,
-    /// By address.
+    /// The index of each live allocation, by address.
     live: HashMap<u64, u32>,
-    /// Addresses of what is in each arena.
+    /// The addresses of the allocations in each arena.
     arenas: HashMap<u32, BTreeSet<u64>>,
 }
 
@@ -102,7 +102,7 @@ impl Follower {
     fn follow(&mut self, e: super::Event, thread: u32) {
         self.history.end = self.history.end.max(e.time);
         match e.kind {
-            // One that was seen twice as the recording began is there already.
+            // An allocation seen twice as the recording began is known already.
             Kind::Existing if self.live.contains_key(&e.address) => {}
             Kind::Malloc | Kind::Existing => {
                 // The free of what was here before is lost.

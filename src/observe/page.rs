@@ -23,7 +23,7 @@ const MAGIC: [u8; 8] = *b"gpumemPG";
 const HEAD: usize = 24;
 /// The most bytes of text that are read. A page of 65,535 heaps on each of 64 devices is shorter.
 const MOST: usize = 1 << 28;
-/// How often it is written.
+/// How often the page is written.
 pub const PERIOD: Duration = Duration::from_millis(100);
 /// How often a reader tries.
 const TRIES: u32 = 20;
@@ -58,7 +58,7 @@ impl Page {
     /// Publishes what `text` says, in a file that only this user can read.
     pub fn publish(path: PathBuf, text: impl Fn() -> String + Send + 'static) -> Result<Page> {
         let failed = |e: io::Error| Error::invalid(format!("{} cannot be written: {e}", path.display()));
-        // What a process of this number left that was killed.
+        // A killed process with this number may have left its page.
         let _ = fs::remove_file(&path);
         let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&path).map_err(failed)?;
         write(&file, &text()).map_err(failed)?;
@@ -67,7 +67,7 @@ impl Page {
         let run = move || {
             while !stopped.load(Relaxed) {
                 std::thread::park_timeout(PERIOD);
-                // A full file system is the next write's business.
+                // If the file system is full, the next write tries again.
                 let _ = write(&file, &text());
             }
         };
@@ -76,7 +76,7 @@ impl Page {
         Ok(Page { path, stop, thread: Some(thread) })
     }
 
-    /// Ends it; the file is gone.
+    /// Stops publishing and removes the file.
     pub fn withdraw(&self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = &self.thread {
@@ -109,7 +109,7 @@ pub fn read(path: &Path) -> Result<String> {
     for _ in 0..TRIES {
         match once(&file) {
             Ok(Some(text)) => return Ok(text),
-            // Half of one, or none.
+            // Half a page, or none.
             Ok(None) => {}
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(e) => return Err(failed(e)),
@@ -165,7 +165,7 @@ mod tests {
         let long = "[0,16,1048576,0],".repeat(200_000);
         write(&file, &long).unwrap();
         assert!(read(&path).unwrap() == long);
-        // What is left of it behind a shorter one is no part of that.
+        // The rest of a longer page is no part of a shorter one.
         write(&file, "short").unwrap();
         assert_eq!(read(&path).unwrap(), "short");
     }

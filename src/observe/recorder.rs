@@ -23,19 +23,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Builder;
 
-/// Called with each event on the thread on which it happened. It must not panic, and gpumem's calls
-/// in it make no events.
+/// Called with each event, on the thread on which it happened. It must not panic, and gpumem calls
+/// inside it make no events.
 pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
 /// Writes the calling thread's stack as an interpreter sees it, one frame a line, innermost first.
 pub type StackSource = Arc<dyn Fn(&mut String) + Send + Sync>;
 
-/// What to record.
+/// The options of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The file to write. If it exists, `.` and the process's number are added to its name. `None`:
     /// no file, and only the last events are kept.
     pub file: Option<PathBuf>,
-    /// The most frames of the stack taken at each request for memory; 0: none is taken.
+    /// The most stack frames taken at each request for memory; 0: none.
     pub stack_depth: usize,
     /// How many events are kept for [`Recorder::last_events`].
     pub keep: usize,
@@ -56,14 +56,14 @@ pub struct Summary {
     pub lost: u64,
 }
 
-/// There is a recording.
+/// A bit of `wanted`: there is a recording.
 const RECORDS: u32 = 1;
-/// There is a callback.
+/// A bit of `wanted`: there is a callback.
 const CALLS: u32 = 2;
 
 /// Takes events.
 pub struct Recorder {
-    /// What wants events: [`RECORDS`], [`CALLS`].
+    /// The takers of events: [`RECORDS`], [`CALLS`].
     wanted: AtomicU32,
     /// The number of the session under way; 0: none.
     current: AtomicU64,
@@ -73,9 +73,9 @@ pub struct Recorder {
     callback: RwLock<Option<Callback>>,
     source: RwLock<Option<StackSource>>,
     failures: AtomicU64,
-    /// Frames of the session under way.
+    /// The most stack frames taken in the session under way.
     depth: AtomicU32,
-    /// A thread may be in a callback: there is, or was, one.
+    /// Whether a thread may be in a callback: there is or was one.
     calls_out: AtomicBool,
     /// The system's time at which the clock of events began, nanoseconds.
     epoch: u64,
@@ -90,9 +90,9 @@ struct Running {
 
 thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
-    /// The thread is in a callback.
+    /// Whether the thread is in a callback.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// What the driver has done for the thread's request.
+    /// The driver's work for the thread's request.
     static WORK: Cell<Work> = const { Cell::new(Work { created: 0, mapped: 0 }) };
 }
 
@@ -138,9 +138,9 @@ impl Recorder {
         self.running().is_some_and(|r| r.file.is_some())
     }
 
-    /// Nanoseconds of the clock of events. It is the system's, which takes 33 ns on a Xeon where
-    /// the processor's counter takes 12. But that is read out of order, so a malloc could seem
-    /// earlier than the free whose address it got; with a fence before it, it takes 23.
+    /// Nanoseconds of the clock of events. It is the system's, which takes 33 ns on a Xeon. The
+    /// processor's counter takes 12, but is read out of order, so a malloc could seem earlier than
+    /// the free whose address it got; with a fence before it, the counter takes 23.
     #[inline]
     pub fn now(&self) -> u64 {
         process::monotonic_ns().saturating_sub(self.epoch)
@@ -196,7 +196,7 @@ impl Recorder {
         let thread = thread.map_err(|e| Error::invalid(format!("no thread for the recording: {e}")))?;
         let _ = session.writer.set(thread.thread().clone());
         let number = session.number;
-        // By a name that is good in whatever folder the process is later: it may be read again.
+        // An absolute name, as the file may be read again from another working directory.
         let file = path.as_ref().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone()));
         let running = Running { session, file, began };
         let before = self.session.write().unwrap_or_else(PoisonError::into_inner).replace(running);
@@ -234,7 +234,7 @@ impl Recorder {
         self.is_recording().then(|| self.finish())?
     }
 
-    /// Ends whatever is under way: nothing is recorded and no last events are kept any more.
+    /// Ends any session under way: nothing is recorded and no last events are kept any more.
     pub fn end(&self) {
         let _changing = lock(&self.changing);
         self.finish();
@@ -263,7 +263,7 @@ impl Recorder {
     }
 
     /// The recording under way as its file has it by now, and the present time in nanoseconds since
-    /// its begin. `Invalid` when there is no such file.
+    /// its start. `Invalid` when there is no such file.
     pub fn so_far(&self) -> Result<(Recording, u64)> {
         let running = self.running();
         let Some((session, file, began)) = running.and_then(|r| Some((r.session, r.file?, r.began))) else {
@@ -297,7 +297,7 @@ impl Recorder {
         };
     }
 
-    /// Takes stacks from a callback; with `None`, native ones.
+    /// Takes stacks from a callback; with `None`, takes native stacks.
     pub fn set_stack_source(&self, source: Option<StackSource>) {
         self.calls_out.fetch_or(source.is_some(), Relaxed);
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;
@@ -371,7 +371,7 @@ impl Recorder {
         }
     }
 
-    /// The thread's end of its ring in the session under way.
+    /// This thread's end of its ring in the session under way.
     #[inline]
     fn local<'a>(&self, local: &'a mut Option<Local>, current: u64) -> Option<&'a mut Local> {
         if local.as_ref().is_none_or(|l| l.session.number != current) {
@@ -558,7 +558,7 @@ mod tests {
         (0..5000).for_each(|i| recorder.push(Event { bytes: i, ..Event::new(Kind::Malloc, recorder.now()) }));
         let last: Vec<u64> = recorder.last_events().iter().map(|h| h.event.bytes).collect();
         assert_eq!(last, (4990..5000).collect::<Vec<_>>());
-        // That is no recording to a program, which may begin one.
+        // A program does not see that as a recording, and may begin one.
         assert!(recorder.stop().is_none() && recorder.is_on());
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.rec");

@@ -20,18 +20,18 @@ pub struct Happened {
     pub thread: u32,
 }
 
-/// All that a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// What was recorded: the process, its settings, the time of the begin.
+    /// Facts: the process, its settings, the start time.
     pub info: Value,
-    /// In the order of their times, which count from the begin.
+    /// The events in the order of their times, which count from the start.
     pub events: Vec<Happened>,
-    /// By number.
+    /// The strings, by number.
     pub strings: HashMap<u32, String>,
-    /// By number: the numbers of strings, innermost frame first.
+    /// The stacks, by number: string numbers, innermost frame first.
     pub stacks: HashMap<u32, Vec<u32>>,
-    /// Events that happened and are not in the file, as far as it knows.
+    /// How many events are missing from the file, as far as it knows.
     pub lost: u64,
     /// Whether the recording was ended properly, not cut off with its process.
     pub complete: bool,
@@ -41,8 +41,8 @@ pub struct Recording {
     pub cut_off: u64,
 }
 
-/// How many times its own length a damaged file may be read in vain: every head in it may be wrong
-/// and claim all that follows.
+/// How many times its own length a damaged file may be read in vain: every head in it may falsely
+/// claim everything after it.
 const PATIENCE: usize = 16;
 
 /// Whether a file that begins with these bytes is a recording.
@@ -85,14 +85,15 @@ impl Recording {
         recording.join_stacks();
         let began = recording.info.get("clock_ns").and_then(Value::as_u64).unwrap_or(0);
         recording.events.iter_mut().for_each(|h| h.event.time = h.event.time.saturating_sub(began));
-        // Stable, so of one thread and one moment what was written first stays first; frees come
-        // before what was handed out at the same moment elsewhere, at the same addresses perhaps.
+        // The sort is stable, so one thread's events of the same moment keep their order. Frees
+        // come before allocations of that moment on other threads, which may have got the same
+        // addresses.
         recording.events.sort_by_key(|h| (h.event.time, h.event.kind.allocates()));
         Ok(recording)
     }
 
-    /// Gives one number, the lowest, to all stacks that differ only inside gpumem, whose frames are
-    /// left out.
+    /// Gives all stacks that differ only inside gpumem, whose frames are left out, the lowest of
+    /// their numbers.
     fn join_stacks(&mut self) {
         let mut numbers: Vec<u32> = self.stacks.keys().copied().collect();
         numbers.sort_unstable();
@@ -114,7 +115,7 @@ impl Recording {
     }
 
     /// Reads the block that `bytes` begin with, and returns what follows it. `patience` is how many
-    /// more bytes may turn out not to be what a head says.
+    /// more bytes may prove to be other than their head says.
     fn block<'a>(&mut self, bytes: &'a [u8], patience: &mut usize) -> &'a [u8] {
         let Some(head) = BlockHead::read(bytes) else { return self.resume(bytes) };
         let Some(rest) = bytes.get(BLOCK_HEAD + head.packed..) else { return self.resume(bytes) };
@@ -153,7 +154,7 @@ impl Recording {
                 self.lost = totals.get("lost").and_then(Value::as_u64).unwrap_or(0);
                 self.complete = totals.get("end").and_then(Value::as_bool).unwrap_or(false);
             }
-            // Of a later version.
+            // A block of a later version.
             _ => {}
         }
         Some(())
@@ -181,7 +182,7 @@ impl Recording {
         self.stacks.get(&stack).map_or_else(Vec::new, |frames| frames.iter().map(|f| self.string(*f)).collect())
     }
 
-    /// What is wrong with the file, for people; `None` when nothing is.
+    /// What is wrong with the file, for people; `None` if nothing is.
     pub fn faults(&self) -> Option<String> {
         let mut faults = Vec::new();
         if !self.complete {
@@ -200,7 +201,7 @@ impl Recording {
         (!faults.is_empty()).then(|| faults.join("; "))
     }
 
-    /// The name of an arena, as it was entered.
+    /// The names of arenas, from their `ArenaEnter` events.
     pub fn arena_names(&self) -> HashMap<u32, &str> {
         let entered = self.events.iter().map(|h| &h.event).filter(|e| e.kind == Kind::ArenaEnter);
         entered.map(|e| (e.arena, self.string(e.bytes as u32))).filter(|(_, name)| !name.is_empty()).collect()
@@ -272,7 +273,7 @@ mod tests {
         blocks.iter_mut().step_by(2).for_each(|block| block[40] ^= 1);
         let r = Recording::read(&file(&blocks)).unwrap();
         assert_eq!((r.events.len(), r.damaged, r.cut_off), (2000, 200, 0));
-        // Whole, but not of what its head says: what is behind it is read.
+        // A whole block without what its head says: the blocks behind it are read.
         let other = block(Holds::Events, 5, 3, b"no events");
         let r = Recording::read(&file(&[other, events(0, 10)])).unwrap();
         assert_eq!((r.events.len(), r.damaged, r.cut_off), (10, 1, 0));

@@ -1,4 +1,4 @@
-//! One period of recording: what its threads and its writer share.
+//! A session, one period of recording: the data that its threads and its writer share.
 //!
 //! Every thread has a ring of its own, which only it fills and only the writer empties. A thread
 //! whose ring is full waits for the writer. So nothing is lost unless the file can no longer be
@@ -20,46 +20,46 @@ use std::time::{Duration, Instant};
 
 /// Events of a thread's ring.
 const RING: usize = 1 << 12;
-/// The writer is woken after so many events of a thread.
+/// The writer is woken after this many events of a thread.
 const WAKE: u32 = RING as u32 / 2;
 /// How long a thread waits for room in its ring before an event counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it sleeps between looks.
+/// How long a waiting thread sleeps between looks.
 const NAP: Duration = Duration::from_micros(20);
 
-/// A thread's ring, the writer's end.
+/// The writer's end of a thread's ring.
 pub(super) struct Ring {
     pub(super) thread: u32,
     pub(super) events: Consumer<Event>,
 }
 
-/// A thread's ring, its own end.
+/// The thread's end of its ring.
 pub(super) struct Local {
     pub(super) session: Arc<Session>,
     events: Producer<Event>,
     pushed: u32,
 }
 
-/// What is shared.
+/// The shared data.
 pub(super) struct Session {
-    /// Never that of another session of the process, and not 0.
+    /// Unique among the sessions of the process, and not 0.
     pub(super) number: u64,
     pub(super) rings: Mutex<Vec<Ring>>,
-    /// Events of threads whose own storage is gone, as they are ending.
+    /// Events of ending threads, whose own storage is gone.
     pub(super) strays: Mutex<Vec<Happened>>,
     pub(super) names: Mutex<Names>,
-    /// Deepest stack that is taken, frames; 0: none is.
+    /// The most stack frames taken; 0: none.
     pub(super) depth: usize,
     /// The last events, oldest first.
     pub(super) last: Mutex<VecDeque<Happened>>,
-    /// How many of them are kept.
+    /// How many events `last` keeps.
     pub(super) keep: usize,
     pub(super) written: AtomicU64,
     pub(super) lost: AtomicU64,
-    /// Nothing can be written any more.
+    /// Whether the file can no longer be written.
     pub(super) failed: AtomicBool,
     pub(super) stop: AtomicBool,
-    /// Rounds that were asked for, that were done, and whether the writer has ended.
+    /// Rounds requested, rounds done, and whether the writer has ended.
     pub(super) rounds: Mutex<(u64, u64, bool)>,
     pub(super) done: Condvar,
     pub(super) writer: OnceLock<Thread>,

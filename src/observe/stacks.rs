@@ -1,4 +1,4 @@
-//! Call stacks: taken as addresses where memory is asked for, named later by the writer.
+//! Call stacks: taken as addresses when memory is requested, named later by the writer.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::Hasher;
 
-/// Frames of gpumem's own on top of a caller's, at most.
+/// The most frames of gpumem's own on top of a caller's.
 const OWN: usize = 24;
 
 /// A stack that has not been named yet.
@@ -18,11 +18,11 @@ pub(super) enum Raw {
 }
 
 impl Raw {
-    /// The calling thread's, up to `depth` frames and gpumem's own.
+    /// The calling thread's stack, up to `depth` frames and gpumem's own.
     pub(super) fn here(depth: usize) -> Raw {
         let mut addresses = Vec::with_capacity(depth + OWN);
         backtrace::trace(|frame| {
-            // Some unwinders end with a frame that is none.
+            // Some unwinders end with a null frame.
             addresses.extend(Some(frame.ip() as usize).filter(|ip| *ip != 0));
             addresses.len() < depth + OWN
         });
@@ -74,27 +74,27 @@ impl Names {
         number
     }
 
-    /// What has come since the last time.
+    /// Takes the strings added since the last call.
     pub(super) fn take_strings(&mut self) -> Vec<(u32, String)> {
         std::mem::take(&mut self.new_strings)
     }
 
-    /// What has come since the last time.
+    /// Takes the stacks added since the last call.
     pub(super) fn take_stacks(&mut self) -> Vec<(u32, Raw)> {
         std::mem::take(&mut self.new_stacks)
     }
 }
 
-/// Names of addresses, as they were found.
+/// The names of addresses found so far.
 #[derive(Default)]
 pub(super) struct Symbols {
-    /// By return address: its functions, the innermost of those that were inlined first.
+    /// The functions at each return address, the innermost inlined one first.
     known: HashMap<usize, Vec<String>>,
 }
 
 impl Symbols {
-    /// Reads what naming needs of this library, which takes long the first time: before events wait
-    /// for it.
+    /// Reads what naming needs of this library. The first time takes long, so it comes before
+    /// events wait for it.
     pub(super) fn warm_up(&mut self) {
         if let Raw::Addresses(all) = Raw::here(1) {
             all.iter().for_each(|a| {

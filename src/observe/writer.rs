@@ -1,5 +1,5 @@
-//! The one thread that takes events out of all rings: into a file, if there is one, and into the
-//! list of the last.
+//! The one thread that takes events out of all rings, into a file if there is one and into the list
+//! of last events.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -24,10 +24,10 @@ const PERIOD: Duration = Duration::from_millis(100);
 pub(super) struct Writer {
     pub(super) session: std::sync::Arc<Session>,
     pub(super) file: Option<File>,
-    /// The file's name, where stderr is to hear of what it does not take.
+    /// The file's name, if stderr is to be told when it can no longer be written.
     warn: Option<PathBuf>,
     symbols: Symbols,
-    /// The number of lost events that the file has.
+    /// How many lost events the file reports.
     lost: u64,
 }
 
@@ -64,8 +64,7 @@ impl Writer {
         session.done.notify_all();
     }
 
-    /// Takes what there is. Returns whether a ring was so full that it is worth looking again at
-    /// once.
+    /// Takes all events. Returns whether a ring was so full that it is worth looking again at once.
     fn round(&mut self) -> bool {
         let mut taken: Vec<(u32, Vec<Event>)> = Vec::new();
         let mut busy = false;
@@ -78,7 +77,7 @@ impl Writer {
                     taken.push((ring.thread, events));
                 }
             }
-            // The thread may push until it lets go of its end, so that comes first.
+            // A thread may push until it drops its end, so this checks for that first.
             rings.retain(|ring| !(ring.events.is_abandoned() && ring.events.is_empty()));
         }
         let strays = std::mem::take(&mut *lock(&self.session.strays));
@@ -107,8 +106,8 @@ impl Writer {
         last.drain(..surplus);
     }
 
-    /// Does something with the file, unless there is none or it failed before. Returns whether it
-    /// was done.
+    /// Runs `what` on the file, unless there is none or it failed before. Returns whether it
+    /// succeeded.
     fn write(&mut self, what: impl FnOnce(&mut Writer) -> io::Result<()>) -> bool {
         if self.file.is_none() || self.session.failed.load(Relaxed) {
             return false;
@@ -124,12 +123,12 @@ impl Writer {
         done.is_ok()
     }
 
-    /// Not buffered: a block is large enough, and is in the file or not once this returns.
+    /// Writes a block unbuffered: it is large enough, and is in the file or not once this returns.
     fn put(&mut self, block: &[u8]) -> io::Result<()> {
         self.file.as_mut().map_or(Ok(()), |f| f.write_all(block))
     }
 
-    /// Writes events to the file, if there is one. What the file does not take is lost.
+    /// Writes events to the file, if there is one. Events that the file does not take are lost.
     fn events(&mut self, thread: u32, events: &[Event]) {
         if self.file.is_none() {
             return;
@@ -175,7 +174,7 @@ impl Writer {
     }
 }
 
-/// What is in a ring now.
+/// Takes the events that are in a ring now.
 fn take(ring: &mut Ring) -> Vec<Event> {
     let there = ring.events.slots();
     let Ok(chunk) = ring.events.read_chunk(there) else { return Vec::new() };

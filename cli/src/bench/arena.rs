@@ -1,6 +1,5 @@
-//! `arena`: what belonging to an arena costs a pair of malloc and free, with none open, with one
-//! current, and with one that only another thread is in; and the exit of an arena by how much it
-//! frees.
+//! `arena`: the cost of a malloc and free pair with no arena open, with one current, and with one
+//! that only another thread is in; and the cost of leaving an arena, by how much it frees.
 
 use super::hot::pairs;
 use super::measure::us_each;
@@ -20,7 +19,7 @@ const SIZES: [(u64, &str); 2] = [(4 * KIB, "4 KiB"), (2 * MIB, "2 MiB")];
 const EXIT: usize = 100_000;
 const EXIT_LOG: (f64, f64) = (8.0, 18.0);
 const EXIT_SEED: u64 = 11;
-/// Exits of each kind; the first finds everything cold.
+/// Exits of each kind; the first runs cold.
 const ROUNDS: usize = 3;
 
 /// Every case.

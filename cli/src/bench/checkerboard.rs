@@ -1,4 +1,4 @@
-//! `checkerboard`: 320 blocks of 64 MiB, every other one freed, then all that is free in one
+//! `checkerboard`: 320 blocks of 64 MiB, every other one freed, then all free memory in one
 //! allocation of 10 GiB.
 
 use super::measure::us_each;
@@ -12,11 +12,11 @@ use std::time::Instant;
 
 const BLOCKS: u64 = 320;
 const BLOCK: u64 = 64 * MIB;
-/// Blocks are not made smaller than this, bytes: moving memory is about pages, and there are fewer
-/// of them instead.
+/// Blocks are not made smaller than this, bytes: moving memory is about pages, so there are fewer
+/// blocks instead.
 const SMALLEST: u64 = 4 * MIB;
 
-/// Once, as the memory does not lie so again.
+/// Runs once, as the layout cannot be repeated.
 pub fn run(b: &mut Bench) -> Result<()> {
     let (budget, mut block) = (b.target.budget(), BLOCK);
     while BLOCKS * block > budget && block > SMALLEST {

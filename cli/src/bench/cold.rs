@@ -8,10 +8,10 @@ use gpumem::base::size::{self, GIB, MIB};
 use gpumem::base::Result;
 use std::time::Instant;
 
-/// How often it is done again after everything was given back.
+/// How often the allocation is repeated after everything was given back.
 const AGAIN: usize = 20;
 
-/// The first in this process, and what it takes once the driver has done it before.
+/// The first allocation in this process, and repeats once the driver has done it before.
 pub fn run(b: &mut Bench) -> Result<()> {
     let mut bytes = GIB;
     while bytes > b.target.budget() && bytes > MIB {

@@ -1,6 +1,5 @@
-//! `growing`: blocks that get larger from round to round, while random ones of the older are freed.
-//! What was freed is always too small for what comes next, which is how pools that cannot move
-//! memory grow without end.
+//! `growing`: blocks grow from round to round, while random older ones are freed. Freed blocks are
+//! always too small for the next ones, so pools that cannot move memory grow without end.
 
 use super::measure::us_each;
 use super::report::Measurement;
@@ -13,7 +12,7 @@ const ROUNDS: usize = 60;
 const BLOCKS: usize = 40;
 /// Live bytes that remain after each round.
 const KEPT: u64 = 12 * GIB;
-/// What is live at the peak, rounded up; the last round comes on top of what is kept.
+/// Bytes live at the peak, rounded up: the last round comes on top of the kept bytes.
 const PEAK: u64 = 22 * GIB;
 const SEED: u64 = 7;
 

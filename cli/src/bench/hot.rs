@@ -1,5 +1,5 @@
-//! `hot`: malloc and free of one size on one stream, over and over. `live`: the same among many
-//! other live blocks.
+//! `hot`: malloc and free of one size on one stream, over and over. `live`: malloc and free among
+//! many other live blocks.
 
 use super::measure::{us_each, Times};
 use super::report::Measurement;
@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 
 const SIZES: [u64; 7] = [256, 4 * KIB, 64 * KIB, MIB, 2 * MIB, 64 * MIB, GIB];
 
-/// Pairs in a loop, and how long a slow one may go on.
+/// Pairs in a loop, and how long a slow loop may go on.
 const LOOP_PAIRS: usize = 200_000;
 const LOOP_TIME: Duration = Duration::from_millis(250);
 /// Pairs between two looks at the clock.
 const BATCH: usize = 1_000;
 /// Pairs whose calls are timed one by one.
 const SINGLE_PAIRS: usize = 5_000;
-/// Pairs before either.
+/// Untimed pairs before each measurement.
 const WARM_UP: usize = 50;
 
 /// How many other blocks live, and log2 of their sizes: 37 KiB on average.
 const LIVE: [usize; 3] = [1_000, 10_000, 100_000];
 const LIVE_LOG: (f64, f64) = (8.0, 18.0);
 const LIVE_SEED: u64 = 3;
-/// One in so many is freed before the measurement, so that free blocks lie between the live ones.
+/// One in this many is freed before the measurement, so that free blocks lie between live ones.
 const LIVE_HOLES: usize = 5;
 
 /// Every size.
@@ -80,7 +80,7 @@ pub fn run_live(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Pairs of one size: a loop for the mean, then single calls for the rest.
+/// Pairs of one size: a loop for the mean, then single calls for the other figures.
 pub(super) fn pairs(b: &Bench, workload: &str, case: String, bytes: u64) -> Result<Measurement> {
     let stream = b.target.stream();
     (0..WARM_UP).try_for_each(|_| pair(bytes, stream))?;

@@ -1,4 +1,4 @@
-//! Times: what a look at the clock costs, and what a set of single calls says.
+//! Times: the cost of a look at the clock, and statistics of single calls.
 
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,7 @@ impl Clock {
     }
 }
 
-/// Times of single calls. Kept as small as they can be, as they go through the caches that the
-/// calls use.
+/// Times of single calls. They are kept small, as they share the caches with the calls.
 #[derive(Default)]
 pub struct Times {
     /// 4.3 seconds stand for anything longer.
@@ -32,21 +31,21 @@ pub struct Times {
 }
 
 impl Times {
-    /// Room for `n`, written to once, so that pushing has nothing allocated between calls that are
-    /// timed, and no page cleared.
+    /// Room for `n`, written once, so that pushing between timed calls allocates nothing and clears
+    /// no page.
     pub fn with_capacity(n: usize) -> Times {
         let mut ns = vec![u32::MAX; n];
         ns.clear();
         Times { ns }
     }
 
-    /// Adds one.
+    /// Adds a time.
     #[inline]
     pub fn push(&mut self, time: Duration) {
         self.ns.push(u32::try_from(time.as_nanos()).unwrap_or(u32::MAX));
     }
 
-    /// In order, ready to be asked.
+    /// Sorts the times.
     pub fn sorted(mut self) -> Sorted {
         self.ns.sort_unstable();
         Sorted { ns: self.ns }
@@ -90,7 +89,7 @@ pub fn us_each(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e6 / count.max(1) as f64
 }
 
-/// The middle one; 0 of none.
+/// The middle value; 0 if there is none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

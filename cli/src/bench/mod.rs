@@ -1,8 +1,8 @@
 //! `gpumem bench`: what allocating costs on this machine, workload by workload.
 //!
 //! Each workload runs in a process of its own, on a fresh pool, so that none profits or suffers
-//! from what another left. The workloads are those of `bench/peers`, drawn from the same random
-//! numbers, so figures of both can be compared.
+//! from another. The workloads are those of `bench/peers`, drawn from the same random numbers, so
+//! their figures are comparable.
 
 mod arena;
 mod checkerboard;
@@ -93,8 +93,8 @@ impl Workload {
     }
 }
 
-/// Runs the command; `Ok(false)` when a workload failed and others did not, or operations of a
-/// trace failed.
+/// Runs the command; `Ok(false)` if some but not all workloads failed, or operations of a trace
+/// failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let (workloads, files) = parse(&args.workloads)?;
     let report = match *workloads.as_slice() {
@@ -144,8 +144,8 @@ fn parse(words: &[String]) -> Result<(Vec<Workload>, Vec<PathBuf>), String> {
     Ok((workloads, files))
 }
 
-/// One workload in this process, which has not used the allocator yet. The outer error is that it
-/// could not begin, or that a trace is none; the inner one is the allocator's.
+/// Runs one workload in this process, which has not used the allocator yet. The outer error means
+/// that it could not begin or that a trace is invalid; the inner one is the allocator's.
 fn here(
     args: &Args,
     workload: Workload,
@@ -180,8 +180,8 @@ fn here(
     Ok(measured.and_then(|()| bench.target.report(&bench.clock, bench.measurements, bench.scaled)))
 }
 
-/// Each workload in a process of its own. One that fails is named in the report; what it had to say
-/// is on stderr.
+/// Runs each workload in a process of its own. The report names any that fails; its message is on
+/// stderr.
 fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Report, Box<dyn Error>> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find the gpumem command itself: {e}"))?;
     let mut all: Option<Report> = None;
@@ -199,7 +199,7 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
         if let Some(ops) = args.ops {
             child.args(["--ops", &ops.to_string()]);
         }
-        // The first says that there is no GPU, and the others need not say it again.
+        // Only the first says that there is no GPU.
         let on_host = all.as_ref().is_some_and(|r| r.backend == "host").then_some(Backend::Host);
         if let Some(backend) = args.place.backend.or(on_host).and_then(|b| b.to_possible_value()) {
             child.args(["--backend", backend.get_name()]);
@@ -212,7 +212,7 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
         let output = output.map_err(|e| format!("cannot start {}: {e}", program.display()))?;
         match serde_json::from_slice::<Report>(&output.stdout) {
             Ok(report) => all = Some(report.after(all)),
-            // Neither could another begin.
+            // No other workload could begin either.
             Err(_) if all.is_none() && output.status.code() == Some(i32::from(crate::exit_code::INPUT)) => break,
             Err(_) => {
                 let (name, status) = (workload.name(), output.status);
@@ -226,8 +226,8 @@ fn apart(args: &Args, workloads: &[Workload], files: &[PathBuf]) -> Result<Repor
     Ok(report)
 }
 
-/// Shown on stderr only when that is a terminal. It has no thread of its own, which would disturb
-/// what is measured.
+/// A spinner, on stderr if that is a terminal. It has no thread, which would disturb the
+/// measurement.
 fn spinner() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     // The template is a constant; without it the line looks different and works the same.

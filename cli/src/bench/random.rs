@@ -54,8 +54,8 @@ fn footprint(b: &Bench, m: Measurement, peak_live: u64) -> Result<Measurement> {
     Ok(m.with_gib("peak live", peak_live).with_gib("device used", b.target.peak_used()?))
 }
 
-/// Each allocation is preceded by no, one or more frees of random blocks: by as many as make room,
-/// otherwise by a tossed coin.
+/// Frees of random blocks precede each allocation: as many as make room, else one or none by the
+/// toss of a coin.
 fn script(allocations: usize, cap: u64, high: f64) -> Script {
     let (mut random, mut script) = (Random::new(SEED), Builder::default());
     for _ in 0..allocations {

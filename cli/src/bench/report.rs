@@ -1,9 +1,9 @@
-//! What a benchmark found, as the JSON object has it.
+//! The results of a benchmark, in the form of the JSON object.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Driver calls by name; those not made are not in it.
+/// Driver calls by name, without those not made.
 pub type Calls = BTreeMap<String, u64>;
 
 /// The whole result. Field order is the order of the output.
@@ -17,12 +17,12 @@ pub struct Report {
     pub device: u32,
     /// The device's product name.
     pub device_name: String,
-    /// Its memory.
+    /// The device's memory, bytes.
     pub device_bytes: u64,
-    /// What one look at the clock costs, nanoseconds. Times of single calls are given less that,
-    /// means of loops hold two looks in all.
+    /// The cost of one look at the clock, nanoseconds. It is subtracted from times of single calls;
+    /// means of loops include two looks in all.
     pub clock_ns: f64,
-    /// What was made smaller or left out because the device is too small for it.
+    /// Workloads made smaller or left out because the device is too small for them.
     pub scaled: Vec<String>,
     /// One entry per workload and case.
     pub measurements: Vec<Measurement>,
@@ -31,7 +31,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// This one's results after those of `earlier`, which measured on the same device.
+    /// Appends these results to those of `earlier`, measured on the same device.
     pub fn after(self, earlier: Option<Report>) -> Report {
         let Some(mut all) = earlier else { return self };
         all.scaled.extend(self.scaled);
@@ -45,22 +45,22 @@ impl Report {
 pub struct Measurement {
     /// The workload's name on the command line.
     pub workload: String,
-    /// Which of its cases.
+    /// The case of the workload.
     pub case: String,
-    /// Allocations and frees that `driver_calls` is about.
+    /// Allocations and frees that `driver_calls` covers.
     pub operations: u64,
-    /// What was measured.
+    /// The figures.
     pub metrics: Vec<Metric>,
-    /// Driver calls made meanwhile.
+    /// Driver calls made during the operations.
     pub driver_calls: Calls,
-    /// All of them ÷ operations.
+    /// All driver calls ÷ operations.
     pub driver_calls_per_operation: f64,
 }
 
 /// One figure.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Metric {
-    /// What it is.
+    /// The figure's name.
     pub metric: String,
     /// The figure.
     pub value: f64,

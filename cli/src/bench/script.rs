@@ -1,5 +1,5 @@
 //! A workload as a list of operations made beforehand, so that a timed loop draws no random number
-//! and does no sum.
+//! and does no arithmetic.
 
 use super::measure::{Clock, Sorted, Times};
 use super::target::{free, malloc};
@@ -8,7 +8,7 @@ use gpumem::base::{size, Error, Result, StreamHandle};
 use rand_mt::Mt64;
 use std::time::{Duration, Instant};
 
-/// Random numbers as C++'s `std::mt19937_64` gives them, so that `bench/peers` draws the same.
+/// The random numbers of C++'s `std::mt19937_64`, so that `bench/peers` draws the same.
 pub struct Random(Mt64);
 
 impl Random {
@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// Builds a [`Script`]. Streams are indices into what the player is given.
+/// Builds a [`Script`]. Streams are indices into the player's list.
 #[derive(Default)]
 pub struct Builder {
     ops: Vec<Op>,
@@ -65,7 +65,7 @@ impl Builder {
         self.ops.push(Op { size, slot, stream, kind: Kind::Allocate });
     }
 
-    /// Frees live allocation number `k`; the last takes its number.
+    /// Frees live allocation number `k`; the last allocation takes that number.
     pub fn free(&mut self, k: usize, stream: u16) {
         if k < self.live.len() {
             let (slot, size) = self.live.swap_remove(k);
@@ -101,7 +101,7 @@ pub struct Script {
     pub peak_live: u64,
 }
 
-/// Plays a script over and over. Whatever is live when it goes is freed.
+/// Plays a script over and over. Dropping it frees everything live.
 pub struct Player<'a> {
     script: &'a Script,
     streams: &'a [StreamHandle],
@@ -114,7 +114,7 @@ impl<'a> Player<'a> {
         Player { script, streams, slots: vec![0; script.slots] }
     }
 
-    /// The whole script with two looks at the clock.
+    /// Plays the whole script with two looks at the clock.
     #[inline(never)]
     pub fn timed(&mut self) -> Result<Duration> {
         let start = Instant::now();
@@ -124,7 +124,7 @@ impl<'a> Player<'a> {
         Ok(start.elapsed())
     }
 
-    /// The whole script, every call timed.
+    /// Plays the whole script, timing every call.
     #[inline(never)]
     pub fn each_timed(&mut self) -> Result<Sorted> {
         let mut times = Times::with_capacity(self.script.ops.len());
@@ -148,7 +148,7 @@ impl<'a> Player<'a> {
 
 impl Drop for Player<'_> {
     fn drop(&mut self) {
-        // After a failure; what failed has been reported already.
+        // An error here follows a failure that has been reported already.
         let _ = self.free_the_rest();
     }
 }
@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn the_random_numbers_are_those_of_cpp() {
-        // What [rand.predef] says of std::mt19937_64: the 10000th number of the default seed.
+        // [rand.predef] gives this value of std::mt19937_64: the 10000th number of the default
+        // seed.
         let mut random = Random::new(5489);
         let last = (0..10_000).map(|_| random.number()).last();
         assert_eq!(last, Some(9_981_545_732_273_789_042));

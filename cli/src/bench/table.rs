@@ -1,4 +1,4 @@
-//! The results for people: one aligned table a workload, units in the headings.
+//! The results for people: an aligned table per workload, units in the headings.
 
 use super::report::{Calls, Measurement, Metric, Report};
 use crate::plot::{self, Bars};

@@ -1,5 +1,4 @@
-//! The allocator as a program that links it has it, the device it runs on, and what can be asked
-//! about both.
+//! The allocator as linked programs use it, the device it runs on, and figures about both.
 
 use super::measure::Clock;
 use super::report::{Calls, Measurement, Report};
@@ -7,17 +6,16 @@ use crate::session::{self, Backend};
 use gpumem::base::{DeviceId, Result, StreamHandle};
 use gpumem::context::{Context, Request};
 
-/// Share of the device's memory that workloads leave alone, for rounding and for others: a
-/// sixteenth.
+/// Workloads leave one part in this many of the device's memory to rounding and other users.
 const HEADROOM: u64 = 16;
 
-/// What `gpumem_malloc_async` does once C's pointers are checked.
+/// Allocates as `gpumem_malloc_async` does once C's pointers are checked.
 #[inline]
 pub fn malloc(bytes: u64, stream: StreamHandle) -> Result<u64> {
     Context::global()?.malloc(&Request { size: bytes, stream, ..Request::default() })
 }
 
-/// What `gpumem_free_async` does.
+/// Frees as `gpumem_free_async` does.
 #[inline]
 pub fn free(ptr: u64, stream: StreamHandle) -> Result<()> {
     Context::global()?.free_async(ptr, stream)
@@ -40,7 +38,7 @@ impl Target {
         let ctx = session::open(session::config(backend)?)?;
         let device = session::device(ctx, ordinal)?;
         let mut target = Target { ctx, device, used_before: 0, budget: 0, streams: Vec::new() };
-        // First, so that what the driver takes for streams is not counted as the pool's.
+        // Streams come first, so that the driver's memory for them is not counted as the pool's.
         target.new_stream()?;
         target.new_stream()?;
         let info = ctx.driver().mem_info(device)?;
@@ -73,7 +71,7 @@ impl Target {
         self.streams.get(1).copied().unwrap_or_default()
     }
 
-    /// One more stream; destroyed with this.
+    /// Makes one more stream, destroyed with the target.
     pub fn new_stream(&mut self) -> Result<StreamHandle> {
         let stream = self.ctx.driver().stream_create(self.device)?;
         self.streams.push(stream);
@@ -107,14 +105,14 @@ impl Target {
         Ok(())
     }
 
-    /// The most device memory in use since then, bytes: the pool knows, without it what is in use
-    /// now has to do.
+    /// The most device memory in use since [`Self::reset_peak`], bytes; without a pool, the memory
+    /// in use now.
     pub fn peak_used(&self) -> Result<u64> {
         let peak = if self.ctx.config().pool { self.ctx.stats(self.device)?.peak_mapped } else { 0 };
         Ok(self.used()?.max(peak))
     }
 
-    /// The results with the device they are from.
+    /// The results, with facts about the device.
     pub fn report(&self, clock: &Clock, measurements: Vec<Measurement>, scaled: Vec<String>) -> Result<Report> {
         let props = self.ctx.driver().device_props(self.device)?;
         Ok(Report {

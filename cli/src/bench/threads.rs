@@ -1,5 +1,5 @@
-//! `threads`: several threads with a stream each. `threads_one_stream`: the same threads, all on
-//! one stream.
+//! `threads`: several threads with a stream each. `threads_one_stream`: several threads, all on one
+//! stream.
 
 use super::measure::median;
 use super::report::Measurement;
@@ -19,10 +19,9 @@ const ALLOCATIONS: usize = 20_000;
 const LOG: (f64, f64) = (8.0, 24.0);
 /// Blocks each thread keeps.
 const KEPT: usize = 16;
-/// Rounds timed; the median counts. One play of the scripts before them fills the pool.
+/// Rounds timed; the median counts. Before them, the scripts play once to fill the pool.
 const ROUNDS: usize = 5;
-/// Seconds of a round: each thread plays its script until they are over, so that all are at work
-/// for the whole of it.
+/// Seconds of a round. Each thread repeats its script until then, so that all work throughout.
 const ROUND: f64 = 0.1;
 
 /// A stream for each thread.
@@ -51,7 +50,7 @@ fn measure(b: &mut Bench, workload: &str, one_stream: bool) -> Result<()> {
         b.step(&format!("{workload}, {threads}"));
         let ops = b.ops_or(ALLOCATIONS);
         let scripts: Vec<_> = (0..threads).map(|t| script(t as u64, ops, low, high)).collect();
-        // Who says how many operations there are to be wants no more.
+        // With `--ops`, threads do no more than that.
         let round = if b.ops.is_some() { 0.0 } else { ROUND };
         let calls = b.target.calls();
         let shares = play_rounds(b.target.ctx(), b.target.device(), &scripts, &streams, round)?;
@@ -71,7 +70,7 @@ fn measure(b: &mut Bench, workload: &str, one_stream: bool) -> Result<()> {
     Ok(())
 }
 
-/// What one thread does in a round: it begins and ends with nothing live.
+/// One thread's script for a round, which begins and ends with nothing live.
 fn script(seed: u64, allocations: usize, low: f64, high: f64) -> Script {
     let (mut random, mut script) = (Random::new(seed), Builder::default());
     for _ in 0..allocations {
@@ -84,7 +83,7 @@ fn script(seed: u64, allocations: usize, low: f64, high: f64) -> Script {
     script.finish()
 }
 
-/// What one thread did.
+/// The work that one thread did.
 struct Share {
     /// Operations in all.
     done: u64,
@@ -102,16 +101,16 @@ impl Share {
 /// The start of rounds, which threads wait for.
 struct Start {
     barrier: Barrier,
-    /// How often a thread was awake for a round.
+    /// How many times a thread has been awake for a round.
     awake: AtomicUsize,
     threads: usize,
-    /// When the rounds that have started did.
+    /// The start time of each round that has started.
     started: [OnceLock<Instant>; ROUNDS],
 }
 
 impl Start {
-    /// Waits for all threads: asleep for the one that is at work longest, and for the last to be
-    /// awake, awake. Gives the start of the round.
+    /// Waits for all threads: asleep until the slowest arrives, then awake until the last wakes up.
+    /// Returns the start of the round.
     fn wait(&self, round: usize) -> Instant {
         self.barrier.wait();
         let last = self.awake.fetch_add(1, AcqRel) + 1 == self.threads * (round + 1);
@@ -122,14 +121,14 @@ impl Start {
         loop {
             match started.get() {
                 Some(start) => return *start,
-                // Who is awake leaves its processor to who is not.
+                // A thread that is awake leaves its processor to others that are not.
                 None => std::thread::yield_now(),
             }
         }
     }
 }
 
-/// What each thread did in rounds of so many seconds.
+/// The work of each thread in rounds of `round` seconds.
 fn play_rounds(
     ctx: &Context,
     device: DeviceId,

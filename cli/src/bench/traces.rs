@@ -8,8 +8,8 @@ use crate::report;
 use crate::trace::{self, Trace, TraceError};
 use gpumem::base::Result;
 
-/// Every file, once all are read; each begins on what the one before left, given back as far as it
-/// is free. The outer error is of the files, the inner one the allocator's.
+/// Replays every file once all are read. Each begins with what the one before left, free memory
+/// given back. The outer error is about the files, the inner one the allocator's.
 pub fn run(b: &mut Bench) -> std::result::Result<Result<()>, TraceError> {
     let read = |file: std::path::PathBuf| {
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
@@ -33,7 +33,7 @@ fn replay(b: &mut Bench, traces: &[(String, Trace)]) -> Result<()> {
             b.step(&format!("replay of {name}, pass {pass} of {}", b.repeat));
             let calls = b.target.calls();
             let done = replay.pass(&b.bar)?;
-            // Those of the frees of what the log left live are in it too.
+            // They include those that free what the log left live.
             let calls = b.target.calls_since(&calls);
             let mut m = Measurement::new("replay", format!("{name}, pass {pass}"), ops, calls)
                 .with("mean", us_each(done.time, ops), "us")

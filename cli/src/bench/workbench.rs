@@ -1,4 +1,4 @@
-//! What a workload works with, and where it puts what it finds.
+//! The inputs and results of a workload.
 
 use super::measure::Clock;
 use super::report::Measurement;
@@ -6,7 +6,7 @@ use super::target::Target;
 use indicatif::ProgressBar;
 use std::path::PathBuf;
 
-/// What a workload works with, and where it puts what it finds.
+/// The inputs and results of a workload.
 pub struct Bench {
     pub target: Target,
     pub clock: Clock,
@@ -19,12 +19,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Allocations to make where the workload itself would make `own`.
+    /// Allocations to make: `--ops`, or else the workload's `own` number.
     pub fn ops_or(&self, own: usize) -> usize {
         self.ops.map_or(own, |n| usize::try_from(n).unwrap_or(usize::MAX))
     }
 
-    /// What is being measured now, for a person at a terminal.
+    /// Shows at a terminal what is being measured now.
     pub fn step(&self, what: &str) {
         self.bar.set_message(what.to_string());
         self.bar.tick();
@@ -34,7 +34,7 @@ impl Bench {
         self.measurements.push(measurement);
     }
 
-    /// Notes that the device is too small for the workload as it is meant.
+    /// Notes that the device is too small for the full workload.
     pub fn scaled(&mut self, what: String) {
         self.scaled.push(what);
     }

@@ -18,7 +18,7 @@ pub enum Column {
     Name,
 }
 
-/// By name.
+/// The columns by name.
 const NAMES: [(&str, Column); 16] = [
     ("id", Column::Id),
     ("buffer", Column::Id),
@@ -38,29 +38,29 @@ const NAMES: [(&str, Column); 16] = [
     ("name", Column::Name),
 ];
 
-/// The column whose steps, and those of gaps with it, are the last ones in a range.
+/// With this column, its steps and the upper ends of gaps are the last ones in a range.
 const LAST: &str = "end";
 
 const COLUMNS: usize = 11;
 
-/// What stands where.
+/// The positions of the columns.
 #[derive(Debug, Default)]
 pub struct Header {
     /// Names, as in the file.
     pub names: Vec<String>,
-    /// By [`Column`].
+    /// The position of each [`Column`].
     at: [Option<usize>; COLUMNS],
     /// Whether upper ends are last steps.
     pub inclusive: bool,
 }
 
 impl Header {
-    /// Where a column is, if there is one.
+    /// The position of a column, if the file has it.
     pub fn at(&self, column: Column) -> Option<usize> {
         self.at.get(column as usize).copied().flatten()
     }
 
-    /// Names that mean nothing here.
+    /// The names of columns that are ignored.
     pub fn ignored(&self) -> Vec<String> {
         let known = |i: usize| self.at.contains(&Some(i));
         self.names.iter().enumerate().filter(|&(i, _)| !known(i)).map(|(_, name)| name.clone()).collect()

@@ -28,26 +28,27 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::io::Read;
 use std::path::Path;
 
-/// What a file without buffers would have to begin with.
+/// The columns that every file must have.
 const EXPECTED: &str = "id, lower (or start), upper (or end) and size";
 
-/// Where the header's line has to end, bytes: a file without lines is not read whole.
+/// The header's line must end within this many bytes, so that a file without lines is not read
+/// whole.
 const HEADER_LIMIT: u64 = 1 << 20;
 
-/// Why there is no problem to solve. Every message names the file, and where there is one the line
-/// and the column.
+/// Why there is no problem to solve. Every message names the file, and if possible the line and the
+/// column.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// The file cannot be opened.
     #[error("{file}: cannot open: {source}")]
     Open { file: String, source: std::io::Error },
-    /// Named `.gz` but something else.
+    /// The file is named `.gz` but is not gzip.
     #[error("{file}: the name ends in .gz but the contents are not gzip; rename it or compress it")]
     NotGzip { file: String },
     /// The bytes run out or do not decompress.
     #[error("{file}: cannot read further: {what}")]
     Read { file: String, what: String },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("{file}: the file is empty; expected a header with the columns {EXPECTED}")]
     Empty { file: String },
     /// The first line names too few columns, or one of them twice.
@@ -56,7 +57,7 @@ pub enum InputError {
     /// A record with too few or too many fields.
     #[error("{file}:{line}: wrong field count: found {found}, expected {expected} as in the header")]
     FieldCount { file: String, line: u64, found: usize, expected: usize },
-    /// A field that cannot be.
+    /// A field with an invalid value.
     #[error("{file}:{line}: column {column}: found {found:?}, expected {expected}")]
     Field { file: String, line: u64, column: String, found: String, expected: String },
     /// A buffer that the library refuses for another reason.
@@ -67,7 +68,7 @@ pub enum InputError {
 /// A problem and the text it came from.
 #[derive(Debug)]
 pub struct Input {
-    /// Its name in messages.
+    /// The file's name in messages.
     pub file: String,
     /// Its columns.
     pub header: Header,
@@ -160,7 +161,7 @@ impl Input {
         Ok(())
     }
 
-    /// The records with buffers, in order: those of `problem`.
+    /// The records of the buffers, in the order of `problem`.
     pub fn records(&self) -> Records<'_> {
         let mut records = Records::new(&self.text);
         records.next();
@@ -176,8 +177,8 @@ impl Input {
         records.line()
     }
 
-    /// Refuses two buffers at fixed offsets that share a byte of one arena at some step: before
-    /// anything is solved, so that the message can name both lines.
+    /// Refuses two buffers at fixed offsets that share a byte of one arena at some step. This comes
+    /// before solving, so that the message can name both lines.
     pub fn places_apart(&self) -> Result<(), InputError> {
         let Some(Clash { buffers: [first, second], step }) = plan::clash(&self.problem) else { return Ok(()) };
         let (Some(buffer), line) = (self.problem.buffers().get(first.index()), self.line(first.index())) else {
@@ -188,11 +189,11 @@ impl Input {
         let expected = format!(
             "an offset apart from bytes {at} to {last} of line {line}, as both buffers are live at step {step}"
         );
-        // The later line is the one to change.
+        // The message blames the later line.
         Err(self.bad(second.index(), Column::Offset, expected))
     }
 
-    /// What is wrong with a field of a buffer.
+    /// The error for an invalid field of a buffer.
     fn bad(&self, buffer: usize, column: Column, expected: String) -> InputError {
         let mut records = self.records();
         for _ in 0..buffer {
@@ -205,7 +206,7 @@ impl Input {
     }
 }
 
-/// Records of a text, with their lines. Blank lines are none.
+/// The records of a text, with their lines. Blank lines are skipped.
 pub struct Records<'a> {
     text: &'a [u8],
     reader: csv::Reader<&'a [u8]>,
@@ -221,7 +222,7 @@ impl<'a> Records<'a> {
 
     /// The next record.
     pub fn next(&mut self) -> Option<&ByteRecord> {
-        // From memory, and with any number of fields, nothing can fail.
+        // Reading from memory with any number of fields cannot fail.
         while self.reader.read_byte_record(&mut self.record).unwrap_or(false) {
             let blank = self.record.len() == 1 && self.record.iter().all(|f| f.trim_ascii().is_empty());
             if !blank {

@@ -23,13 +23,13 @@ use std::time::Duration;
 
 /// A run shorter than this shows no progress.
 const QUIET: Duration = Duration::from_secs(1);
-/// Between two looks of the progress line.
+/// The time between updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Set by the first Ctrl-C; the second ends the process.
 static CANCEL: AtomicBool = AtomicBool::new(false);
 
-/// Exit code of a process that an interrupt ended, as shells have it.
+/// Exit code of a process ended by an interrupt, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Command line of `plan`.
@@ -109,7 +109,8 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     if let Some(why) = &summary.reason {
         report::say(format_args!("{}: {why}", input.file));
     }
-    // The process ends: to free millions of names one by one would take a quarter of a second.
+    // The process is ending, and freeing millions of names one by one would take a quarter of a
+    // second.
     std::mem::forget((input.problem, layout));
     Ok(fits)
 }
@@ -144,7 +145,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
     a == b || matches!((resolved(a), resolved(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Solves, and sees that the result is right.
+/// Solves, and verifies the result.
 fn lay_out(input: &Input, peak: &Peak, args: &Args) -> Result<Layout, Box<dyn Error>> {
     let problem = &input.problem;
     let layout = match hopeless(problem, peak, args.capacity) {
@@ -166,7 +167,7 @@ fn solve(problem: &Problem, args: &Args) -> gpumem::base::Result<Layout> {
         cancel: Some(&CANCEL),
         ..SolveOptions::default()
     };
-    // Without the handler an interrupt ends the process, which is no harm.
+    // Without the handler an interrupt just ends the process.
     let _ = ctrlc::set_handler(|| {
         if CANCEL.swap(true, Ordering::Relaxed) {
             std::process::exit(EXIT_INTERRUPTED);
@@ -175,7 +176,7 @@ fn solve(problem: &Problem, args: &Args) -> gpumem::base::Result<Layout> {
     with_progress(|| plan::solve(problem, &options))
 }
 
-/// What there is to say, without a search, of a capacity below what is live at one step.
+/// The answer, without a search, if the capacity is below the bytes live at one step.
 fn hopeless(problem: &Problem, peak: &Peak, capacity: Option<u64>) -> Option<Layout> {
     // With several arenas the capacity is that of each.
     capacity.filter(|&c| c < peak.bytes && problem.arenas().len() == 1)?;
@@ -192,7 +193,7 @@ fn hopeless(problem: &Problem, peak: &Peak, capacity: Option<u64>) -> Option<Lay
     })
 }
 
-/// Runs `work`, and shows that it does on stderr when that is a terminal and it takes long.
+/// Runs `work`, with progress on stderr if that is a terminal and the work takes long.
 fn with_progress<T>(work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();

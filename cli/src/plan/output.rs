@@ -14,14 +14,14 @@ use tempfile::{Builder, NamedTempFile};
 pub enum Target {
     /// Standard output.
     Stdout,
-    /// A device or a pipe, or what else is no file: written to as it is.
+    /// A device, a pipe or anything else that is no file, written in place.
     Stream(PathBuf),
     /// A file, links followed: a new one is written beside it and takes its place.
     File(PathBuf),
 }
 
 impl Target {
-    /// A target, seen to be one that can be written, before anything is computed for it.
+    /// Checks that a target can be written, before anything is computed for it.
     pub fn new(path: &Path) -> Result<Target, String> {
         if path.as_os_str() == "-" {
             return Ok(Target::Stdout);
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// A file whose directory takes another.
+    /// A file whose directory takes new files.
     fn file(path: PathBuf) -> io::Result<Target> {
         drop(beside(&path)?);
         Ok(Target::File(path))
@@ -54,7 +54,7 @@ impl Target {
         matches!(self, Target::Stdout)
     }
 
-    /// Writes everything that `write` does, or leaves what was there.
+    /// Writes everything that `write` does, or leaves a file as it was.
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
         let (name, done) = match self {
             Target::Stdout => {
@@ -88,10 +88,10 @@ fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     scratch.persist(path).map(drop).map_err(|e| e.error)
 }
 
-/// Where links lead that end at nothing: what is written there is then seen through them.
+/// The end of a chain of links to a missing file: a file written there is then seen through them.
 fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     let mut at = path.to_path_buf();
-    // The system follows 40; it has seen that these come to an end.
+    // The system follows 40 links, and has found that this chain ends.
     for _ in 0..40 {
         match fs::read_link(&at) {
             Ok(to) => at = at.parent().unwrap_or(Path::new("")).join(to),
@@ -107,19 +107,19 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // For whom files are that a program makes: the process's mask says.
+    // The process's umask decides who may use the file.
     let anybody = Permissions::from_mode(0o666);
-    // Short whatever the result is called, whose name may be as long as the file system takes.
+    // A short name, as the result's own may be as long as the file system allows.
     let made = Builder::new().prefix(".gpumem-").suffix(".tmp").permissions(anybody).tempfile_in(dir);
-    // The system's words without the name of the new file, which says nothing to anybody.
+    // Drops the temporary file's name, which means nothing to anybody, from the system's message.
     made.map_err(|e| {
         let text = e.to_string();
         io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
     })
 }
 
-/// The input's records with an offset each: in the input's column for them, or in one of their own
-/// at the end. Where the input has a column for arenas, they are in it.
+/// Writes the input's records with an offset each, in the input's offset column or a new one at the
+/// end. If the input has an arena column, it gets the arenas.
 pub fn csv(input: &Input, layout: &Layout, out: &mut dyn Write) -> io::Result<()> {
     let column = input.header.at(Column::Offset);
     let arenas = input.header.at(Column::Arena);

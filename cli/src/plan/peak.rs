@@ -2,7 +2,7 @@
 
 use gpumem::plan::{self, Problem};
 
-/// See above.
+/// The first step at which most bytes are live.
 pub struct Peak {
     pub step: u64,
     pub buffers: usize,

@@ -9,15 +9,15 @@ use gpumem::plan::{Buffer, Interval, Kind, Place};
 /// The kind of buffers that are left out: their bytes are not in any arena.
 pub const LEFT_OUT: Kind = Kind::Parameter;
 
-/// Most arenas of a file. Each costs something, also those that nothing is in.
+/// The most arenas of a file. Each costs something, even if it is empty.
 const MOST_ARENAS: u32 = 65_536;
 
 /// What is wrong with a record.
 pub enum Bad {
     Count,
-    /// A column, and what is expected there.
+    /// The column, and what it should hold.
     Field(Column, String),
-    /// What the library says.
+    /// The library's message.
     Refused(String),
 }
 

@@ -1,4 +1,4 @@
-//! What the command says about a layout: a table for people, or one JSON object.
+//! The command's report on a layout: a table for people, or one JSON object.
 
 use super::input::Input;
 use super::peak::Peak;
@@ -16,21 +16,22 @@ pub struct Report {
     pub file: String,
     /// How many buffers it has.
     pub buffers: usize,
-    /// How many of them the file gives a place.
+    /// How many buffers have a place given by the file.
     pub fixed: usize,
     /// No arena can be smaller.
     pub lower_bound: u64,
     /// The arena's size, of all together if there are several; null without a layout.
     pub arena_size: Option<u64>,
-    /// How far that is above the lower bound, as a share of the bound; null without a layout.
+    /// How far `arena_size` is above the lower bound, as a share of the bound; null without a
+    /// layout.
     pub gap: Option<f64>,
     /// `optimal`, `feasible`, `infeasible` or `out_of_time`.
     pub status: &'static str,
-    /// What planning took.
+    /// The time that planning took.
     pub seconds: f64,
-    /// What the buffers take side by side.
+    /// The size of all buffers side by side.
     pub total_unshared: u64,
-    /// That less the arena's size; null without a layout.
+    /// `total_unshared` less `arena_size`; null without a layout.
     pub saved: Option<u64>,
     /// The limit given.
     pub capacity: Option<u64>,
@@ -38,9 +39,9 @@ pub struct Report {
     pub best_size: Option<u64>,
     /// The first step at which most bytes are live.
     pub critical_step: u64,
-    /// How many buffers are live there.
+    /// How many buffers are live at `critical_step`.
     pub critical_buffers: usize,
-    /// Their bytes.
+    /// How many bytes are live at `critical_step`.
     pub critical_bytes: u64,
     /// Whether the clock or an interrupt ended the search: another run may differ.
     pub interrupted: bool,
@@ -57,17 +58,17 @@ pub struct Report {
 /// One of several arenas, bytes; 0 without a layout.
 #[derive(Debug, Serialize)]
 pub struct OfArena {
-    /// The end of what is highest in it.
+    /// The end of its highest buffer.
     pub size: u64,
-    /// What is in it cannot have less.
+    /// The least size that its buffers can take.
     pub lower_bound: u64,
 }
 
-/// Most arenas that the table has a line for.
+/// The most arenas for which the table has lines.
 const MOST_LINES: usize = 8;
 
 impl Report {
-    /// About `layout` of `input`.
+    /// A report on `layout` of `input`.
     pub fn new(input: &Input, peak: &Peak, layout: &Layout) -> Report {
         let fits = matches!(layout.status, LayoutStatus::Optimal | LayoutStatus::Feasible);
         let mut report = Report {

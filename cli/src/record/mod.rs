@@ -1,4 +1,4 @@
-//! `gpumem record`: recordings turned into what other tools read.
+//! `gpumem record`: converts recordings to formats that other tools read.
 
 mod perfetto;
 mod rmm_csv;
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(true)
 }
 
-/// Takes a recording apart, and says on stderr what is missing in it. `file` is its name.
+/// Parses a recording, and says on stderr what is missing in it. `file` is its name.
 pub fn read(file: &Path, bytes: &[u8]) -> Result<Recording, String> {
     let recording = Recording::read(bytes).map_err(|e| format!("{}: {}", file.display(), e.message))?;
     if let Some(faults) = recording.faults() {

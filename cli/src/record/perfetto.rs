@@ -8,10 +8,11 @@ use serde_json::{json, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 
-/// Most points of a counter, but for the last: more than a screen shows, less than a browser minds.
+/// The most points of a counter, besides the last: more than a screen shows, few enough for a
+/// browser.
 const POINTS: usize = 200_000;
 
-/// Writes them.
+/// Writes the trace events.
 pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> io::Result<()> {
     let pid = recording.info.get("pid").and_then(Value::as_u64).unwrap_or(1);
     let mut sink = Sink { out, first: true };
@@ -67,7 +68,7 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
     sink.out.write_all(b"\n]}\n")
 }
 
-/// What the format counts in.
+/// Microseconds, the format's unit.
 fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
@@ -87,7 +88,7 @@ impl<W: Write> Sink<'_, W> {
     }
 }
 
-/// Live bytes after each change, or where there are too many, the least and the most of each run of
+/// Live bytes after each change; if there are too many, the least and the most of each run of
 /// changes, and the last.
 pub fn live_points(history: &History) -> Vec<(u64, u64)> {
     let mut live = 0_u64;
@@ -110,7 +111,7 @@ pub fn mapped_points(recording: &Recording) -> Vec<(u64, u64)> {
                 handles.insert(h.event.address, h.event.bytes);
                 mapped = mapped.saturating_add(h.event.bytes);
             }
-            // What was made before the recording has no size here.
+            // Memory made before the recording has no known size.
             Kind::Release => mapped = mapped.saturating_sub(handles.remove(&h.event.address).unwrap_or(0)),
             _ => continue,
         }
@@ -133,7 +134,7 @@ fn thinned(all: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         both
     };
     let mut thin: Vec<_> = all.chunks(run).flat_map(extremes).collect();
-    // What it is at the end.
+    // The value at the end is always kept.
     if thin.last() != all.last() {
         thin.extend(all.last());
     }

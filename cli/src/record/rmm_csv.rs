@@ -1,4 +1,4 @@
-//! The log of RMM's logging adaptor. A resized allocation is a free and an allocation there.
+//! The log of RMM's logging adaptor. There, a resize is a free and an allocation.
 
 use gpumem::observe::History;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! The pickle that `torch.cuda.memory._dump_snapshot` writes, for pytorch.org/memory_viz.
 //!
-//! A segment there is a range of mapped addresses, here what the driver had mapped at the
-//! recording's end; blocks are what is live in it, and what is between.
+//! A segment there is a range of mapped addresses; here, one that the driver had mapped at the end
+//! of the recording. Blocks are its live allocations and the gaps between them.
 
 use gpumem::observe::history::{Life, NEVER};
 use gpumem::observe::{History, Kind, Recording};
@@ -58,8 +58,8 @@ struct Entry {
     stream: u64,
     time_us: u64,
     frames: Vec<Frame>,
-    /// What torch has of a compiled region and of its caller: nothing here, as it writes that
-    /// itself.
+    /// Torch's compiled region and the caller's metadata; here the values that torch writes for
+    /// none.
     compile_context: &'static str,
     user_metadata: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,7 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
         }
     };
     let time = |ns: u64| unix_us.saturating_add(ns / 1000);
-    // And after the last change: a program may end of a request that failed.
+    // Steps after the last change count too: a failed request may have ended the program.
     for change in history.changes.iter().map(Some).chain([None]) {
         while let Some(e) = steps.next_if(|e| change.is_none_or(|c| e.time <= c.time)) {
             let (action, free) = match e.kind {
@@ -149,8 +149,8 @@ pub fn write(recording: &Recording, history: &History, out: &mut impl Write) -> 
     serde_pickle::to_writer(out, &snapshot, serde_pickle::SerOptions::new().proto_v2()).map_err(io::Error::other)
 }
 
-/// Runs of mapped addresses at the end, with what lives there; live memory that no such call is
-/// known of is a segment of its own.
+/// Runs of addresses mapped at the end, with the live allocations in them; live memory without a
+/// recorded mapping is a segment of its own.
 fn segments(recording: &Recording, history: &History) -> Vec<Segment> {
     let mut mapped: BTreeMap<u64, (u64, u8)> = BTreeMap::new();
     for h in &recording.events {
@@ -243,7 +243,8 @@ mod tests {
     fn what_is_unmapped_is_in_no_segment() {
         let event = |kind, (address, bytes)| Event { address, bytes, ..Event::new(kind, 0) };
         let mapped = [(0, 10), (10, 10), (20, 10), (40, 10), (60, 10)].map(|at| event(Kind::Map, at));
-        // One alone, one by its middle, none, one again, and several with what is between them.
+        // One mapping alone, one by its middle, none, one again, and several with the gaps between
+        // them.
         for (unmapped, left) in [
             (&[(10, 10)][..], &[(0, 10), (20, 10), (40, 10), (60, 10)][..]),
             (&[(45, 1)], &[(0, 30), (60, 10)]),

@@ -1,5 +1,5 @@
-//! What the page shows, prepared: a part that says what is seen at first sight, and blocks of every
-//! change, read while the page is looked at already.
+//! The data for the page: a part for the first view, and blocks of all changes, read while the page
+//! is already shown.
 //!
 //! A block is columns of numbers, seven bits a byte: how many changes and how many allocations
 //! begin in it; then for each change a code (0: an allocation begins; n: the n-th last begun one
@@ -13,24 +13,24 @@ use gpumem::observe::{History, Kind, Recording};
 use serde_json::{json, Value};
 use std::collections::HashMap;
 
-/// Changes of a block.
+/// Changes in a block.
 const CHUNK: usize = 1 << 17;
-/// Buckets of the first sight.
+/// Time buckets of the first view.
 const BUCKETS: usize = 1024;
-/// Most slow steps that are listed: those that took longest.
+/// The most slow steps listed: those that took longest.
 const SLOW: usize = 20_000;
-/// Most rows of a list.
+/// The most rows of a list.
 const ROWS: usize = 200;
 
-/// What a page needs.
+/// The data of a page.
 pub struct Data {
-    /// Seen at once.
+    /// Shown at once.
     pub meta: Value,
-    /// Read one after the other.
+    /// Blocks of changes, read one after the other.
     pub chunks: Vec<Vec<u8>>,
 }
 
-/// What allocations can be told apart by.
+/// The properties by which allocations are grouped.
 #[derive(Clone, Copy)]
 enum By {
     Stream,
@@ -55,7 +55,7 @@ impl By {
     }
 }
 
-/// Numbers for values, in the order in which they are met.
+/// Numbers for values, in the order of first use.
 #[derive(Default)]
 struct Numbers {
     known: HashMap<u64, u64>,
@@ -140,7 +140,7 @@ pub fn of_recording(name: &str, recording: &Recording, history: &History) -> Dat
     Data { meta, chunks }
 }
 
-/// What values are called.
+/// The names of values.
 struct Names<'a> {
     recording: &'a Recording,
     arenas: HashMap<u32, &'a str>,
@@ -190,7 +190,7 @@ fn short(frame: &str) -> String {
     }
 }
 
-/// The numbers that people ask for first; the same as `gpumem stats --json` has.
+/// The most important numbers; `gpumem stats --json` has the same.
 pub fn totals(recording: &Recording, history: &History) -> Value {
     let mapped = crate::record::mapped_points(recording);
     let slow: Vec<_> = recording.events.iter().map(|h| &h.event).filter(|e| e.kind.is_slow()).collect();
@@ -226,7 +226,7 @@ fn first_sight(history: &History, end: u64) -> Value {
     let mut live = 0_u64;
     let mut at = 0;
     let mut touch = |at: &mut usize, to: usize, live: u64| {
-        // Buckets in which nothing changes have what was live before.
+        // Buckets without changes keep the bytes that were live before.
         while *at < to {
             if let (Some(l), Some(m)) = (least.get_mut(*at), most.get_mut(*at)) {
                 (*l, *m) = ((*l).min(live), (*m).max(live));
@@ -251,7 +251,7 @@ fn slow(recording: &Recording) -> Value {
     let mut all: Vec<_> = recording.events.iter().filter(|h| h.event.kind.is_slow()).collect();
     let whole = all.len();
     if whole > SLOW {
-        // Failures stay whatever they took.
+        // Failures are kept, however short they were.
         all.sort_by_key(|h| std::cmp::Reverse((h.event.kind == Kind::OutOfMemory, h.event.other)));
         all.truncate(SLOW);
         all.sort_by_key(|h| h.event.time);
@@ -264,11 +264,11 @@ fn slow(recording: &Recording) -> Value {
     json!({"all": whole, "rows": all.iter().map(row).collect::<Vec<_>>()})
 }
 
-/// Who holds what at the end, and held after each quarter of the allocations and frees: what grows
-/// leaks.
+/// The holders of memory at the end and after each quarter of the allocations and frees: holders
+/// that grow, leak.
 fn leaks(history: &History, names: &Names<'_>, end: u64) -> Value {
     let mut out = serde_json::Map::new();
-    // Of the calls, not of the time: a program that waited has not leaked meanwhile.
+    // Quarters of the calls, not of the time: a program does not leak while it waits.
     let quarter = |n: usize| history.changes.get(history.changes.len() * n / 4).map_or(end, |c| c.time);
     let looks = [quarter(1), quarter(2), quarter(3), end];
     for (by, word) in BY {
@@ -298,7 +298,7 @@ fn leaks(history: &History, names: &Names<'_>, end: u64) -> Value {
     Value::Object(out)
 }
 
-/// What there is to say, in sentences.
+/// The findings, in sentences.
 fn report(recording: &Recording, history: &History, names: &Names<'_>) -> Vec<String> {
     use gpumem::base::size::human;
     let mut say = vec![format!(

@@ -1,4 +1,4 @@
-//! `gpumem view`: one page that shows a recording or a snapshot, with no need of a network.
+//! `gpumem view`: one page that shows a recording or a snapshot without a network.
 
 mod data;
 mod page;
@@ -28,7 +28,7 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// What a file turned out to be.
+/// The contents of a file, by kind.
 pub enum Seen {
     /// A recording, followed.
     Recording(Box<Recording>, Box<History>),

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 const HTML: &str = include_str!("../../viewer/page.html");
 const STYLE: &str = include_str!("../../viewer/style.css");
-/// In the order in which they need each other.
+/// The scripts, in the order of their dependencies.
 const SCRIPTS: [&str; 8] = [
     include_str!("../../viewer/decode.js"),
     include_str!("../../viewer/format.js"),
@@ -20,7 +20,7 @@ const SCRIPTS: [&str; 8] = [
     include_str!("../../viewer/main.js"),
 ];
 
-/// Modules as one: what they import from each other is there already.
+/// Joins the modules into one, so their imports from each other are dropped.
 fn bundle() -> String {
     let mut out = String::new();
     for line in SCRIPTS.iter().flat_map(|s| s.lines()) {
@@ -72,7 +72,7 @@ mod tests {
         assert!(!bundle().contains("\nexport ") && !bundle().contains("\nimport "));
     }
 
-    /// Modules become one, so what stands at their top level has a name of its own.
+    /// Modules are joined into one, so their top-level names must be distinct.
     #[test]
     fn no_two_modules_have_a_name_in_common() {
         let mut names = std::collections::BTreeSet::new();

@@ -23,7 +23,7 @@ pub fn run(port: u16, html: String) -> Result<(), Box<dyn std::error::Error>> {
         if let Ok(header) = Header::from_bytes("Content-Type", kind) {
             response.add_header(header);
         }
-        // A browser that went away is its own business.
+        // A browser that went away is no error.
         let _ = request.respond(response);
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The same work for hours, a line each minute: what is mapped and live, this process's memory, and
-//! the time of an operation.
+//! Repeats the same work for hours, with a line each minute: mapped and live memory, this process's
+//! memory, and the time of an operation.
 //!
 //! Live memory stays within bounds, so nothing may grow once the work has settled: mapped memory
 //! and host memory are compared between the second and the last quarter of all minutes, and the
@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const MIB: f64 = (1 << 20) as f64;
-/// Bytes that each thread has live at most.
+/// The most bytes that each thread has live.
 const LIVE: u64 = 512 << 20;
-/// What may be added without being a drift: a part, and bytes.
+/// Growth that is no drift: this part, plus these bytes.
 const PART: f64 = 0.02;
 const SLACK: f64 = 4.0 * MIB;
 
@@ -72,7 +72,7 @@ struct Api {
     validate: unsafe extern "C" fn() -> Status,
 }
 
-/// What a line says, apart from when.
+/// The figures of a line, without the time.
 #[derive(Clone, Copy)]
 struct Sample {
     mapped: f64,
@@ -160,7 +160,7 @@ fn soak(options: &Options) -> Result<(), String> {
     if unsafe { (api.validate)() } != 0 {
         return Err("gpumem_validate finds something wrong".to_owned());
     }
-    // The library has its own end.
+    // The library ends itself at process exit.
     std::mem::forget(library);
     judge(&samples)?;
     println!("gpumem-soak: {} operations in {} s, no drift", ops.load(Relaxed), start.elapsed().as_secs());
@@ -195,7 +195,7 @@ fn judge(samples: &[Sample]) -> Result<(), String> {
     Ok(())
 }
 
-/// Resident memory of this process, bytes, without what stands for a device's.
+/// Resident memory of this process, bytes, without that of a simulated device.
 fn resident() -> Result<f64, String> {
     let text = std::fs::read_to_string("/proc/self/status").map_err(|e| format!("/proc/self/status: {e}"))?;
     let line = text.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap_or_default();
@@ -247,7 +247,7 @@ fn work(api: &Api, number: u64, over: &AtomicBool, ops: &AtomicU64, leak: u64) -
             }
         }
         ops.fetch_add(1000, Relaxed);
-        // A step of a program: what it made goes at once.
+        // A step of a program, whose memory goes all at once.
         let (mut arena, mut ignored) = (0u64, 0u64);
         // SAFETY: places for a handle and a pointer.
         unsafe {

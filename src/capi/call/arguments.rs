@@ -1,4 +1,4 @@
-//! Text and arrays that come in from C, and where results go.
+//! Text and arrays that come in from C, and places for results.
 
 use super::error::gpumem_status;
 use super::guard::guard;
@@ -8,7 +8,7 @@ use crate::base::{Error, Result};
 use crate::plan::problem::MAX_BUFFERS;
 use std::ffi::{c_char, CStr};
 
-/// Text of the caller's, or nothing for null.
+/// The caller's text; `None` for null.
 ///
 /// # Safety
 /// `text` is null or a terminated string that stays as it is for `'a`.
@@ -21,7 +21,7 @@ pub(in crate::capi) unsafe fn name<'a>(text: *const c_char, parameter: &str) -> 
     text.to_str().map(Some).map_err(|e| Error::invalid(format!("{parameter} is not UTF-8: {e}")))
 }
 
-/// An array of the caller's; it may be null when it is empty.
+/// The caller's array, which may be null if it is empty.
 ///
 /// # Safety
 /// `ptr` is null or has `len` readable elements that stay as they are for `'a`.
@@ -40,7 +40,7 @@ pub(in crate::capi) unsafe fn array<'a, T>(ptr: *const T, len: usize, parameter:
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
-/// Runs an entry point that gives one value, and writes it to `out`, which must not be null.
+/// Runs an entry point that returns one value, and writes it to `out`, which must not be null.
 ///
 /// # Safety
 /// `out` is null or a place to write to.
@@ -54,8 +54,8 @@ pub(in crate::capi) unsafe fn guard_out<T>(out: *mut T, entry: impl FnOnce() -> 
     })
 }
 
-/// Runs an entry point that gives a text. Copies what fits of it to `buf`, which may be null when
-/// `cap` is 0; `needed` receives the bytes that the whole text takes, its NUL included.
+/// Runs an entry point that gives a text. Copies as much of it as fits to `buf`, which may be null
+/// when `cap` is 0; `needed` receives the bytes that the whole text takes, its NUL included.
 ///
 /// # Safety
 /// `buf` is null or `cap` writable bytes, `needed` null or a place to write to.

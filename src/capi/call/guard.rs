@@ -1,5 +1,4 @@
-//! What every entry point runs in: no panic gets out, every failure is remembered for the thread it
-//! happened on.
+//! The guard around every entry point: no panic escapes, and each thread's last failure is kept.
 
 use super::error::gpumem_status;
 use super::last_error::remember;
@@ -18,7 +17,7 @@ pub(in crate::capi) fn guard(entry: impl FnOnce() -> Result<()>) -> gpumem_statu
     }
 }
 
-/// Runs `hit`. If that has not done the work, runs `entry` as [`guard`] does.
+/// Runs `hit`, and if that has not done the work, `entry` as [`guard`] does.
 #[inline(always)]
 pub(in crate::capi) fn guard_hit(hit: impl FnOnce() -> bool, entry: impl FnOnce() -> Result<()>) -> gpumem_status {
     match run_hit(|| hit().then_some(()), entry) {
@@ -38,27 +37,28 @@ pub(in crate::capi) fn run_hit<T>(hit: impl FnOnce() -> Option<T>, entry: impl F
     }
 }
 
-/// Like [`run`], in a frame of its own, so that a hit does not pay for its stack and registers.
+/// [`run`] in a frame of its own, so that a hit does not pay for its stack and registers.
 #[inline(never)]
 fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
     run(entry)
 }
 
-/// Runs an entry point that returns a value, and `failed` when it cannot.
+/// Runs an entry point that returns a value; returns `failed` if it fails.
 pub(in crate::capi) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<T>) -> T {
     run(entry).unwrap_or(failed)
 }
 
 /// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds
 /// the stack by force, which Rust's frames do not survive, and locks would stay taken. A pending
-/// one takes effect at the thread's next cancellation point. A hit has none, so it does without.
+/// cancellation takes effect at the thread's next cancellation point. A hit has none, so it needs
+/// no guard.
 pub(in crate::capi) struct Uncancelled(c_int);
 
 extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Of glibc and musl on every architecture.
+/// The value in glibc and musl on every architecture.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 impl Uncancelled {
@@ -111,7 +111,7 @@ fn from_panic(panic: Box<dyn Any + Send>) -> Error {
 /// particulars.
 #[cold]
 fn hint(e: &Error) {
-    // A panic in here would lose a hint.
+    // A panic in here only loses a hint.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         if let Some(text) = Context::started().and_then(|ctx| ctx.fault_hint(e)) {
             process::say(text);

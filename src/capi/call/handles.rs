@@ -1,13 +1,12 @@
-//! Opaque handles: C holds a number in the shape of a pointer, and only this table makes an object
-//! of it.
+//! Opaque handles: C holds a number in the shape of a pointer, and only this table turns it into an
+//! object.
 //!
 //! Nothing is ever read through a handle, so one that is stale, destroyed twice or was never a
 //! handle is an error.
 //!
 //! Objects belong to the process that made them. A forked child starts with a table of its own: in
-//! the one that it was forked with, a lock may be held for ever by a thread that does not exist in
-//! the child. The child never looks into that table, so none of its calls waits for anything of the
-//! parent's.
+//! the inherited one, a thread that does not exist in the child may hold a lock for ever. The child
+//! never looks into that table, so none of its calls waits for the parent.
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
@@ -18,24 +17,24 @@ use std::sync::{Arc, Mutex};
 const GENERATION_BITS: u32 = 32;
 /// Bits that hold the slot.
 const SLOT_BITS: u32 = 24;
-/// Most objects of one kind at one time.
+/// The most objects of one kind at one time.
 const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
 /// The live objects of one kind.
 ///
 /// A handle is `kind << 56 | slot << 32 | generation`. The kind is not 0 and differs from every
-/// other table's, and the top byte of an address is 0, so neither another kind's handle nor a
-/// pointer to memory is taken for one. A slot's generation goes up each time that its object goes;
-/// a slot that has used them all is not used again, so no handle is given out twice. Nor is one of
-/// a process given out by those forked from it, which start behind its slots.
+/// other table's, and the top byte of an address is 0, so another kind's handle or a pointer to
+/// memory is recognised as wrong. A slot's generation goes up each time its object goes, and a slot
+/// that has used them all is retired, so no handle is given out twice. Forked children start behind
+/// their parent's slots, so they do not reuse its handles either.
 pub(in crate::capi) struct Handles<T: 'static> {
     kind: u8,
     /// The C name of the type, for texts.
     name: &'static str,
-    /// What has been done to one that is gone, for texts.
+    /// What ends an object, for texts: "destroyed", for instance.
     ended: &'static str,
-    /// This process's table, or after a fork and before the first call that of the process it was
-    /// forked from; null before the very first call.
+    /// This process's table; after a fork the parent's until the first call; null before the very
+    /// first call.
     table: AtomicPtr<OfProcess<T>>,
 }
 
@@ -44,12 +43,11 @@ struct OfProcess<T: 'static> {
     process: u32,
     /// Slots below belong to the processes that this one was forked from.
     first: usize,
-    /// How many slots of its own this one has used, without the lock: for those that are forked
-    /// from it.
+    /// How many slots of its own this process has used, readable without the lock by forked
+    /// children.
     used: AtomicU32,
     table: Mutex<Table<T>>,
-    /// That of the process that this one was forked from. Nothing looks into it; this only keeps it
-    /// from being leaked.
+    /// The parent's table. Nothing looks into it; this only keeps it from being leaked.
     _before: Option<&'static OfProcess<T>>,
 }
 
@@ -60,7 +58,7 @@ struct Table<T> {
 }
 
 struct Slot<T> {
-    /// That of the object in it, or of the next one.
+    /// The generation of the object in it, or of the next one.
     generation: u32,
     object: Option<Arc<T>>,
 }
@@ -84,7 +82,7 @@ impl<T: 'static> Handles<T> {
         Handles::ended_by(kind, name, "destroyed")
     }
 
-    /// An empty table of what is not "destroyed" at its end but, for instance, "exited".
+    /// An empty table of objects that are not "destroyed" but, for instance, "exited".
     pub(in crate::capi) const fn ended_by(kind: u8, name: &'static str, ended: &'static str) -> Handles<T> {
         assert!(kind != 0);
         Handles { kind, name, ended, table: AtomicPtr::new(std::ptr::null_mut()) }
@@ -95,8 +93,7 @@ impl<T: 'static> Handles<T> {
         self.insert_in(self.of(std::process::id()), object)
     }
 
-    /// The object of a handle. It stays whole as long as this reference to it is held, also when it
-    /// is removed.
+    /// The object of a handle. It lives as long as this reference is held, even if it is removed.
     pub(in crate::capi) fn get(&self, handle: usize) -> Result<Arc<T>> {
         self.get_in(self.of(std::process::id()), handle)
     }
@@ -178,7 +175,7 @@ impl<T: 'static> Handles<T> {
         taken.ok_or_else(|| self.stale(handle, generation, now))
     }
 
-    /// Takes out every object that `gone` is said of.
+    /// Takes out every object for which `gone` is true.
     pub(in crate::capi) fn sweep(&self, gone: impl Fn(&T) -> bool) {
         let mut swept = Vec::new();
         let own = self.of(std::process::id());
@@ -190,7 +187,7 @@ impl<T: 'static> Handles<T> {
             }
         }
         drop(table);
-        // What was swept is dropped here, outside of the lock.
+        // The objects are dropped here, outside the lock.
         drop(swept);
     }
 
@@ -198,7 +195,7 @@ impl<T: 'static> Handles<T> {
         usize::from(self.kind) << (GENERATION_BITS + SLOT_BITS) | slot << GENERATION_BITS | generation as usize
     }
 
-    /// The place in `own`, and the generation.
+    /// The slot's index in `own`, and the generation.
     fn unpack(&self, own: &OfProcess<T>, handle: usize) -> Result<(usize, u32)> {
         if handle == 0 {
             return Err(Error::invalid(format!("{} is NULL", self.name)));
@@ -254,7 +251,7 @@ mod tests {
         refused(table.remove(a), "destroyed");
         assert_eq!(*table.get(b).unwrap(), 'b');
 
-        // The slot comes again, the handle does not.
+        // The slot is reused, the handle is not.
         let c = table.insert('c').unwrap();
         assert_eq!(c >> 32, a >> 32);
         assert_ne!(c, a);

@@ -25,8 +25,8 @@ thread_local! {
 /// Keeps a failure as the last one of this thread.
 pub(in crate::capi) fn remember(e: &Error) {
     let cut = text::floor_char_boundary(&e.message, TEXT_BYTES);
-    // Neither can fail: there is no destructor and no re-entry. If one did, a text would be lost,
-    // no more.
+    // Neither can fail: there is no destructor and no re-entry. If one did, only a text would be
+    // lost.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             last.status = e.status;

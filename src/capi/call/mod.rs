@@ -1,4 +1,4 @@
-//! What every entry point needs: check, convert, report.
+//! The parts that every entry point needs: check, convert, report.
 
 pub(super) mod arguments;
 pub mod error;

@@ -1,14 +1,13 @@
-//! Structures that grow: the first field says how large the caller's version of it is.
+//! Structures that grow: the first field is the size of the caller's version.
 //!
-//! Reading: what the caller's version lacks is zero, the default; what this version lacks must be
-//! zero, or the caller asks for something this library cannot give. Writing: what fits.
+//! Reading: fields that the caller's version lacks are zero, the default; fields that this version
+//! lacks must be zero, as this library cannot give what they ask for. Writing: as much as fits.
 
 use super::types::not_null;
 use crate::base::{Error, Result};
 use std::mem::{size_of, MaybeUninit};
 
-/// The largest size believed. Anything above is an uninitialised field, not a structure of the
-/// future.
+/// The largest size accepted. Anything above is an uninitialised field, not a future structure.
 const MAX_BYTES: usize = 4096;
 
 /// A structure whose first field is its `u32` size.
@@ -68,7 +67,7 @@ pub(in crate::capi) unsafe fn read<T: Extensible>(ptr: *const T) -> Result<T> {
     Ok(value)
 }
 
-/// Like [`read`], of options that may be left out.
+/// Reads the caller's options like [`read`]; `None` for null.
 ///
 /// # Safety
 /// As for [`read`].

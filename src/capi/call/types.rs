@@ -58,7 +58,7 @@ pub(in crate::capi) fn pointer(address: u64) -> *mut c_void {
     address as usize as *mut c_void
 }
 
-/// How long to wait, as C says it.
+/// How long to wait, from C's milliseconds.
 pub(in crate::capi) fn wait(timeout_ms: u64) -> Wait {
     match timeout_ms {
         0 => Wait::No,
@@ -67,7 +67,7 @@ pub(in crate::capi) fn wait(timeout_ms: u64) -> Wait {
     }
 }
 
-/// Fails when a pointer parameter that must not be null is.
+/// Fails if a pointer parameter is null.
 pub(in crate::capi) fn not_null<T>(ptr: *const T, parameter: &str) -> Result<()> {
     if ptr.is_null() {
         return Err(Error::invalid(format!("{parameter} is NULL")));

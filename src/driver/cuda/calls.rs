@@ -36,18 +36,18 @@ fn range(va: u64, bytes: u64) -> String {
 }
 
 impl CudaDriver {
-    /// Creating, mapping and unmapping are done one at a time. From several threads at once they
-    /// corrupt the driver's own heap now and then: eight threads that stitch and trim ended 4 runs
-    /// of 6 of `gpu/torture.cu` inside `cuMemUnmap` with a double free (H200, driver 580.159.04),
-    /// and 0 of 5 with this lock. It costs nothing: the driver serialises these calls anyway, and
-    /// does it slower.
+    /// Serialises creating, mapping and unmapping. Concurrent calls now and then corrupt the
+    /// driver's own heap: with eight threads stitching and trimming, 4 of 6 runs of
+    /// `gpu/torture.cu` ended in a double free inside `cuMemUnmap` (H200, driver 580.159.04), and 0
+    /// of 5 with this lock. It costs nothing: the driver serialises these calls anyway, and more
+    /// slowly.
     fn one_at_a_time(&self) -> MutexGuard<'static, ()> {
-        // The driver's heap is the process's, however many of these there are.
+        // The process has one driver heap, however many `CudaDriver`s it has.
         static MAPPING: Mutex<()> = Mutex::new(());
         MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Binds the device's context where a stream's handle does not say which one it is of.
+    /// Binds the device's context if the stream's handle does not identify one.
     #[inline]
     fn bind_if_special(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<Bound<'_>>> {
         if is_special(s) {
@@ -63,8 +63,8 @@ impl CudaDriver {
         let out = (&raw mut status).cast::<CUstreamCaptureStatus>();
         // SAFETY: a live stream, or a special one with a context bound; writes one unsigned int.
         let code = unsafe { (self.api.cuStreamIsCapturing)(raw_stream(s), out) };
-        // The legacy stream cannot be captured, but cannot be used either while a stream that
-        // synchronises with it is.
+        // The legacy stream cannot be captured, and cannot be used while a stream that synchronises
+        // with it is being captured.
         if code == CODE_CAPTURE_IMPLICIT {
             return Ok(true);
         }
@@ -174,7 +174,7 @@ impl Driver for CudaDriver {
         // SAFETY: a complete description; writes one handle; flags are 0.
         let mut code = unsafe { (self.api.cuMemCreate)(&mut handle, size as usize, &prop, 0) };
         if prop.allocFlags.usage != 0 && is_refusal(code) {
-            // What it could be used for besides is not worth failing for.
+            // The optional usage is not worth failing for.
             prop.allocFlags.usage = 0;
             // SAFETY: as above.
             code = unsafe { (self.api.cuMemCreate)(&mut handle, size as usize, &prop, 0) };
@@ -237,7 +237,7 @@ impl Driver for CudaDriver {
         if devs.is_empty() {
             return Ok(());
         }
-        // Not the context of one of them: they may be devices that the program does not use.
+        // Any context will do. One of `devs` may be a device that the program does not use.
         let _bound = self.bind_any()?;
         let mut access = Vec::with_capacity(devs.len());
         for dev in devs {
@@ -269,8 +269,8 @@ impl Driver for CudaDriver {
         if self.devices.len() == 1 {
             return Ok(DeviceId(0));
         }
-        // A capturing stream does not say where it belongs; a thread that captures on it has its
-        // device current.
+        // CUDA does not tell a capturing stream's device, but a thread that captures on the stream
+        // has that device current.
         if is_special(s) || self.stream_is_capturing(DeviceId(0), s)? {
             return self.device_of_thread();
         }
@@ -284,7 +284,7 @@ impl Driver for CudaDriver {
             return Ok(LEGACY_ID | u64::from(dev.0));
         }
         let _bound = self.bind_if_special(dev, s)?;
-        // Asking a stream that is being captured for its id would end the capture.
+        // Asking for the id of a stream that is being captured would end the capture.
         if self.captured(s)? {
             return Err(Error::new(Status::Capturing, format!("stream {s} of device {dev} is being captured")));
         }

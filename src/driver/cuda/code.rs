@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUresult;
 
-/// A `CUresult` as the C ABI passes it: any number, also ones newer than the bindings.
+/// A `CUresult` as the C ABI passes it: any number, including codes newer than the bindings.
 pub(super) type Code = u32;
 
 pub(super) const CODE_SUCCESS: Code = CUresult::CUDA_SUCCESS as Code;
@@ -21,7 +21,7 @@ pub(super) const CODE_CAPTURE_FIRST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_
 pub(super) const CODE_CAPTURE_INVALIDATED: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as Code;
 pub(super) const CODE_CAPTURE_LAST: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as Code;
 
-/// Whether the driver does not do what was asked for, as opposed to failing at it.
+/// Whether the driver declined the request, as opposed to trying and failing.
 pub(super) fn is_refusal(code: Code) -> bool {
     matches!(code, CODE_INVALID_VALUE | CODE_NOT_PERMITTED | CODE_NOT_SUPPORTED)
 }

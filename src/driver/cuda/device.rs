@@ -1,4 +1,4 @@
-//! What is kept per device, and the guards that lend a thread the right context and capture mode.
+//! Per-device state, and the guards that lend a thread the right context and capture mode.
 
 use super::api::Api;
 use super::code::{Code, CODE_SUCCESS};
@@ -14,18 +14,19 @@ pub(super) struct Device {
     /// The driver's name for it.
     pub raw: CUdevice,
     /// The primary context, null until first needed. Retained once and never released: the
-    /// process's other users of the primary context come and go, and memory of ours lives in it to
-    /// the end.
+    /// process's other users of the primary context come and go, and our memory lives in it to the
+    /// end.
     pub context: AtomicPtr<CUctx_st>,
     /// Held while the context is retained, so that it is retained once.
     pub retaining: Mutex<()>,
     /// Facts, read once.
     pub props: OnceLock<DeviceProps>,
-    /// `CUmemAllocationProp::allocFlags::usage` of what is created on it: fit for decompression by
-    /// hardware, as what `cuMemAlloc` gives is, on devices without that hardware too. It costs
-    /// nothing and cannot be added later. 0 once the driver has refused it: it came with 12.8.
+    /// `CUmemAllocationProp::allocFlags::usage` of memory created on this device: usable for
+    /// hardware decompression, as memory from `cuMemAlloc` is, even on devices without that
+    /// hardware. It costs nothing and cannot be added later. 0 once the driver has refused the
+    /// flag, new in 12.8.
     pub usage: AtomicU16,
-    /// Whether the default pool of `cuMemAllocAsync` has been told to keep what it has.
+    /// Whether the default pool of `cuMemAllocAsync` has been told to keep its memory.
     pub native_ready: AtomicBool,
 }
 
@@ -51,12 +52,12 @@ pub(super) struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// For a thread on which the right context is current already.
+    /// A guard for a thread on which the right context is already current.
     pub fn already(api: &'a Api) -> Bound<'a> {
         Bound { api, pushed: false, _thread: PhantomData }
     }
 
-    /// Makes `context` current, on top of what is.
+    /// Pushes `context` on top of the current one.
     pub fn push(api: &'a Api, context: CUcontext) -> Result<Bound<'a>, Code> {
         // SAFETY: a primary context that is never released, or one that the driver just named as a
         // live stream's.
@@ -108,7 +109,7 @@ impl Drop for Relaxed<'_> {
 /// Swaps this thread's capture mode with `mode`.
 fn exchange(api: &Api, mode: &mut Code) -> Code {
     // SAFETY: the parameter is read and written as an unsigned int, which CUstreamCaptureMode is;
-    // the value passed is one of the driver's own. Kept as a number on this side, a mode newer than
-    // the bindings does no harm.
+    // the value passed is one of the driver's own. This side keeps it as a number, so a mode newer
+    // than the bindings does no harm.
     unsafe { (api.cuThreadExchangeStreamCaptureMode)((mode as *mut Code).cast::<CUstreamCaptureMode>()) }
 }

@@ -24,7 +24,7 @@ pub struct CudaDriver {
     pub(super) devices: Box<[Device]>,
     /// Set by the first call that finds the driver shut down.
     pub(super) down: AtomicBool,
-    /// Where the driver keeps what a stream is, found out on first use.
+    /// Where the driver keeps a stream's identity and capture state, found on first use.
     pub(super) watch: OnceLock<Watch>,
     pub(super) graphs: Graphs,
     /// Host memory that is registered with the driver.
@@ -32,7 +32,7 @@ pub struct CudaDriver {
 }
 
 impl CudaDriver {
-    /// Like [`open`](super::open), from the first of these libraries that exists.
+    /// Opens the driver like [`open`](super::open), from the first of `libraries` that exists.
     pub fn open_from(libraries: &[&str]) -> Result<Arc<CudaDriver>> {
         let Loaded { api, version, path, devices } = load(libraries)?;
         Ok(Arc::new(CudaDriver {
@@ -60,7 +60,7 @@ impl CudaDriver {
 
     // ---- results --------------------------------------------------------------------------------
 
-    /// The result of a call that is not about a stream handle.
+    /// The result of a call that took no stream handle.
     #[inline]
     pub(super) fn check(&self, code: Code, call: &str, what: impl FnOnce() -> String) -> Result<()> {
         if code == CODE_SUCCESS {
@@ -69,7 +69,7 @@ impl CudaDriver {
         Err(self.failure(code, Subject::Other, call, &what()))
     }
 
-    /// The result of a call that was given a stream handle.
+    /// The result of a call that took a stream handle.
     #[inline]
     pub(super) fn check_stream(&self, code: Code, call: &str, what: impl FnOnce() -> String) -> Result<()> {
         if code == CODE_SUCCESS {
@@ -147,16 +147,15 @@ impl CudaDriver {
         Ok(context)
     }
 
-    /// Gives a thread that works on a device, and has no context, the one that the CUDA runtime
-    /// would give it.
+    /// Gives a thread that works on `dev` and has no context the one that CUDA's runtime would.
     pub(super) fn adopt(&self, dev: DeviceId) {
-        // A failure is the next call's to tell.
+        // The next call reports any failure.
         let Ok(current) = self.alive().and_then(|()| self.current_context()) else { return };
         if !current.is_null() {
             return;
         }
-        // Not for the sake of a thread that works on another device: a context costs its device
-        // hundreds of MiB.
+        // A thread that works on another device does not create device 0's context, which costs
+        // that device hundreds of MiB.
         if let Some(context) = self.retained(DeviceId(0)).or_else(|| (dev.0 == 0).then(|| self.context(dev).ok())?) {
             // SAFETY: a primary context that is never released.
             unsafe { (self.api.cuCtxSetCurrent)(context) };
@@ -173,7 +172,7 @@ impl CudaDriver {
         Ok(context)
     }
 
-    /// Makes the device's primary context current until the guard goes; does nothing when it is
+    /// Makes the device's primary context current until the guard is dropped; does nothing if it is
     /// current already.
     #[inline]
     pub(super) fn bind(&self, dev: DeviceId) -> Result<Bound<'_>> {
@@ -185,8 +184,8 @@ impl CudaDriver {
         self.push(context)
     }
 
-    /// For calls that work in any context: whichever is current, else one that has been retained,
-    /// so that no further device gets one.
+    /// Binds for calls that work in any context: the current one, else a retained one, so that no
+    /// further device gets one.
     #[inline]
     pub(super) fn bind_any(&self) -> Result<Bound<'_>> {
         self.alive()?;
@@ -201,9 +200,8 @@ impl CudaDriver {
         (0..self.devices.len() as u32).map(DeviceId).find(|&dev| self.retained(dev).is_some())
     }
 
-    /// For calls that work in any primary context: the device's if it has been retained, else one
-    /// that is there, so that no further device gets one. A context costs its device hundreds of
-    /// MiB.
+    /// Binds for calls that work in any primary context: the device's if retained, else an existing
+    /// one, so that no further device gets one. A context costs its device hundreds of MiB.
     pub(super) fn bind_near(&self, dev: DeviceId) -> Result<Bound<'_>> {
         self.device(dev)?;
         if self.retained(dev).is_some() {
@@ -212,7 +210,7 @@ impl CudaDriver {
         self.alive()?;
         let there = match self.first_retained() {
             Some(first) => first,
-            // The CUDA runtime's, perhaps: retaining it makes no new one.
+            // This may be the CUDA runtime's: retaining it creates no new context.
             None if !self.current_context()?.is_null() => self.device_of_thread()?,
             None => dev,
         };
@@ -224,7 +222,7 @@ impl CudaDriver {
             .map_err(|code| self.failure(code, Subject::Other, "cuCtxPushCurrent", "primary context"))
     }
 
-    /// Relaxed capture mode until the guard goes.
+    /// Puts this thread in relaxed capture mode until the guard is dropped.
     #[inline]
     pub(super) fn relax(&self) -> Result<Relaxed<'_>> {
         Relaxed::enter(&self.api)

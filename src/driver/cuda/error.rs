@@ -6,7 +6,7 @@ use crate::base::Status;
 use cudarc::driver::sys::CUresult;
 use std::ffi::{c_char, CStr};
 
-/// What a call is about, which decides what `CUDA_ERROR_INVALID_HANDLE` means.
+/// The subject of a call, which decides what `CUDA_ERROR_INVALID_HANDLE` means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     Stream,
@@ -17,8 +17,7 @@ pub(super) fn status(code: Code, subject: Subject) -> Status {
     match code {
         CODE_SUCCESS => Status::Ok,
         CODE_OUT_OF_MEMORY => Status::OutOfMemory,
-        // A destroyed context is what calls meet while the process exits (or after
-        // cudaDeviceReset).
+        // Calls meet a destroyed context while the process exits (or after cudaDeviceReset).
         CODE_DEINITIALIZED | CODE_CONTEXT_IS_DESTROYED => Status::ShuttingDown,
         CODE_NO_DEVICE | CODE_STUB_LIBRARY => Status::NoDevice,
         CODE_NOT_SUPPORTED => Status::Unsupported,
@@ -28,8 +27,8 @@ pub(super) fn status(code: Code, subject: Subject) -> Status {
     }
 }
 
-/// `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`, with what to do where CUDA's own words do not say
-/// it.
+/// A code's name and text, `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`, with advice where CUDA's own
+/// words give none.
 pub(super) fn describe(api: &Api, code: Code) -> String {
     let name = look_up(api.cuGetErrorName, code);
     let text = look_up(api.cuGetErrorString, code);

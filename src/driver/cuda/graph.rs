@@ -1,9 +1,9 @@
 //! Captures and graphs.
 //!
-//! A graph is two of CUDA's objects, what was captured and what is launched. Both are kept to the
-//! end: the first is what nodes are counted in. They are in a table under numbers of ours, so a
-//! stale handle is an error and not a crash, and each is behind a lock, because CUDA leaves it to
-//! its callers not to use one from two threads at once.
+//! A graph is two CUDA objects: the captured graph and the executable one. Both are kept to the
+//! end, because nodes are counted in the first. A table holds them under our own numbers, so a
+//! stale handle is an error and not a crash. Each pair has a lock, because CUDA leaves it to
+//! callers not to use one from two threads at once.
 
 use super::code::{Code, CODE_SUCCESS};
 use super::driver::CudaDriver;
@@ -22,15 +22,15 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// What a user object points to.
+/// The target of a user object's pointer.
 struct Tie {
     token: u64,
     gone: Arc<Gone>,
-    /// The graph did not take it, so its end is not to be reported.
+    /// Whether the graph refused it, so that its end is not reported.
     void: AtomicBool,
 }
 
-/// Runs on a thread of the driver's, or inside any of its calls; makes none.
+/// Runs on a driver thread or inside any driver call, and makes no driver call itself.
 unsafe extern "C" fn untie(tie: *mut c_void) {
     // SAFETY: the pointer that `tie_token` gave to a user object, whose destructor runs once.
     let tie = unsafe { Box::from_raw(tie.cast::<Tie>()) };
@@ -40,7 +40,7 @@ unsafe extern "C" fn untie(tie: *mut c_void) {
 }
 
 impl CudaDriver {
-    /// An entry point that not every driver has.
+    /// An optional entry point, or `Unsupported`.
     fn have<T>(&self, entry: Option<T>, name: &str) -> Result<T> {
         entry.ok_or_else(|| {
             Error::new(Status::Unsupported, format!("the driver, for {}, lacks {name}", version_text(self.version)))
@@ -81,7 +81,7 @@ impl CudaDriver {
         if graph.is_null() {
             return Err(Error::new(Status::Driver, format!("cuStreamEndCapture gave no graph for stream {s}")));
         }
-        // Making it ready allocates, which would end another thread's capture.
+        // Instantiating allocates, which would end another thread's capture.
         let relaxed = self.relax();
         let mut exec: CUgraphExec = null_mut();
         let ready = relaxed.and_then(|_relaxed| {
@@ -97,12 +97,12 @@ impl CudaDriver {
         Ok(self.graphs.add(dev, Objects { graph: graph as usize, exec: exec as usize }))
     }
 
-    /// Destroys a captured graph that nobody else knows; the code of that.
+    /// Destroys a captured graph that nothing else refers to; returns CUDA's code.
     fn drop_graph(&self, graph: CUgraph) -> Code {
         match self.api.cuGraphDestroy {
             // SAFETY: the caller gives up a live graph.
             Some(destroy) => unsafe { destroy(graph) },
-            // A driver that can capture and cannot do that does not exist; it would leak.
+            // Every driver that can capture can destroy; without that, the graph would leak.
             None => CODE_SUCCESS,
         }
     }

@@ -12,7 +12,7 @@ pub(super) fn raw_event(e: EventHandle) -> CUevent {
     e.0 as usize as CUevent
 }
 
-/// Whether the handle is one of the names that mean something else on every thread or device.
+/// Whether the handle is one of the special names, whose stream depends on the thread or device.
 pub(super) fn is_special(s: StreamHandle) -> bool {
     s.0 <= 2
 }

@@ -9,8 +9,8 @@ pub type LookUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_voi
 
 static LOOK_UP: OnceLock<LookUp> = OnceLock::new();
 
-/// Names are looked up with `f` from now on: for a library that puts a `dlsym` of its own in front
-/// of the process, and must not be answered by it. The first call decides.
+/// Looks names up with `f` from now on. A library that replaces the process's `dlsym` uses this to
+/// bypass its own. The first call decides.
 pub fn look_up_with(f: LookUp) {
     let _ = LOOK_UP.set(f);
 }
@@ -22,8 +22,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Opens the first of `names` that is there. One that is there and does not load ends the
-    /// search with an error.
+    /// Opens the first of `names` that exists. If that one does not load, the search ends with an
+    /// error.
     pub(super) fn open(names: &[&str]) -> Result<Library> {
         for name in names {
             let c_name = CString::new(*name).map_err(|_| Error::invalid(format!("{name:?} is not a library name")))?;
@@ -76,9 +76,9 @@ impl Library {
     }
 }
 
-/// Whether the loader's words say that there is no such file. They come in the process's language,
-/// as the system's own for that error do, and begin with what was asked for, not with a library
-/// that it depends on.
+/// Whether the loader's message `why` says that `name` does not exist. The message is in the
+/// process's language, as is the system's text for that error, and begins with `name` unless a
+/// library that it depends on is missing.
 fn is_absence(name: &str, why: &str) -> bool {
     let absent = std::io::Error::from_raw_os_error(libc::ENOENT).to_string();
     let absent = absent.split(" (os error").next().unwrap_or(&absent);

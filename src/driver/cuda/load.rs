@@ -11,12 +11,12 @@ use std::ffi::c_int;
 /// The oldest driver that has every required entry point: CUDA 12.0 (`cuStreamGetId`).
 pub(super) const OLDEST: c_int = 12_000;
 
-/// Where the driver is looked for. The first is the name the driver installs; the second is often
-/// only a stub that exists for linking, which `cuInit` then reports.
+/// The driver library's names, in search order. The driver installs the first; the second is often
+/// only a stub for linking, which `cuInit` then reports.
 pub const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Why there is no driver in the library search path; `None` where there is one, which may still
-/// not work. Nothing is initialised.
+/// The error if the library search path has no driver; `None` if it has one, which may still not
+/// work. Initialises nothing.
 pub fn missing() -> Option<Error> {
     Library::open(&LIBRARY_NAMES).err().filter(|e| e.status == Status::NoDevice)
 }
@@ -37,7 +37,7 @@ pub(super) fn version_text(version: c_int) -> String {
 }
 
 /// Loads and initialises the driver. `NoDevice` means that there is no driver or no device; a
-/// driver that is there and cannot be used is `Unsupported` or `Driver`.
+/// driver that exists but cannot be used gives `Unsupported` or `Driver`.
 pub(super) fn load(names: &[&str]) -> Result<Loaded> {
     let library = Library::open(names)?;
     let get_version = library.symbol("cuDriverGetVersion");

@@ -1,14 +1,14 @@
 //! A real GPU through the CUDA driver, loaded at run time.
 //!
 //! - [`load`] finds the library and fills the table of entry points, [`api`]; [`error`] turns codes
-//!   into statuses and texts; [`device`] holds what is kept per device and the guards; [`props`]
-//!   reads facts; [`driver`] has what all calls share, and [`calls`] is the
-//!   [`Driver`](super::Driver) itself.
+//!   into statuses and texts; [`device`] holds per-device state and the guards; [`props`] reads
+//!   facts; [`driver`] has what all calls share, and [`calls`] is the [`Driver`](super::Driver)
+//!   itself.
 //! - Everything happens in primary contexts, which the CUDA runtime and the frameworks use too.
-//!   Streams of contexts made with `cuCtxCreate` are refused by CUDA (`InvalidStream`) where they
-//!   would have to be ordered against ours.
-//! - Once CUDA has said that it is shut down (`CUDA_ERROR_DEINITIALIZED`, from the exit handlers of
-//!   the process on), no further call is made. Nothing is ever released from a destructor.
+//!   CUDA refuses (`InvalidStream`) to order streams of contexts made with `cuCtxCreate` against
+//!   ours.
+//! - Once CUDA reports that it is shut down (`CUDA_ERROR_DEINITIALIZED`, from the process's exit
+//!   handlers on), no further call is made. Nothing is ever released from a destructor.
 
 mod api;
 mod calls;

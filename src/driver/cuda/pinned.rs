@@ -1,8 +1,8 @@
 //! Page-locked host memory: the driver's own, and ordinary pages that are registered with it.
 //!
-//! Registering pages that are there already is an order of magnitude faster than `cuMemHostAlloc`
-//! (31 against 329 ms a GiB, H200, driver 580.159.04), and it lets us choose the pages' NUMA node
-//! and size. Where the driver refuses to register (confidential computing), it makes the memory.
+//! Registering existing pages is an order of magnitude faster than `cuMemHostAlloc` (31 against 329
+//! ms a GiB, H200, driver 580.159.04), and it lets us choose the pages' NUMA node and size. If the
+//! driver refuses to register (confidential computing), it allocates the memory itself.
 
 use super::code::{is_refusal, CODE_SUCCESS};
 use super::driver::CudaDriver;
@@ -12,7 +12,8 @@ use cudarc::driver::sys::{CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE}
 use std::ffi::c_void;
 
 impl CudaDriver {
-    /// Memory that the driver makes. Any context will do, here and below: it is portable.
+    /// Allocates memory through the driver. Any context will do, here and below: the memory is
+    /// portable.
     pub(super) fn pin(&self, dev: DeviceId, size: u64) -> Result<u64> {
         let _bound = self.bind_near(dev)?;
         let _relaxed = self.relax()?;
@@ -23,7 +24,7 @@ impl CudaDriver {
         Ok(ptr as u64)
     }
 
-    /// Memory of a NUMA node, registered.
+    /// Registers new memory of a NUMA node, or else calls [`Self::pin`].
     pub(super) fn pin_on(&self, dev: DeviceId, size: u64, numa: Option<u32>) -> Result<u64> {
         let (Some(register), Some(_)) = (self.api.cuMemHostRegister_v2, self.api.cuMemHostUnregister) else {
             return self.pin(dev, size);
@@ -41,7 +42,7 @@ impl CudaDriver {
             self.registered.table().insert(addr, bytes);
             return Ok(addr);
         }
-        // Failing to do so costs addresses.
+        // A failure only costs addresses.
         let _ = pages::unmap(addr, bytes);
         match registered? {
             code if is_refusal(code) => self.pin(dev, size),
@@ -56,7 +57,7 @@ impl CudaDriver {
     pub(super) fn unpin(&self, dev: DeviceId, ptr: u64) -> Result<()> {
         let _bound = self.bind_near(dev)?;
         let _relaxed = self.relax()?;
-        // Out of the table first: its addresses may come again as soon as they are unmapped.
+        // Removed from the table first: its addresses may be reused as soon as they are unmapped.
         let Some(bytes) = self.registered.table().remove(&ptr) else {
             // SAFETY: a pointer from `host_alloc`, which the caller gives up.
             let code = unsafe { (self.api.cuMemFreeHost)(ptr as usize as *mut c_void) };

@@ -1,4 +1,4 @@
-//! Facts about a device, and what memory is asked of it.
+//! Facts about a device, and the description of memory to create on it.
 
 use super::code::{CODE_INVALID_VALUE, CODE_SUCCESS};
 use super::device::Device;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(super) const POSIX_FD: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// What `cuMemCreate` is asked for.
+/// The description of memory for `cuMemCreate`.
 pub(super) fn physical(device: &Device, flags: PhysFlags) -> CUmemAllocationProp {
     // SAFETY: a plain C struct of integers and a pointer; zero is the documented default of each.
     let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
@@ -33,7 +33,7 @@ impl CudaDriver {
         let mut value = 0;
         // SAFETY: a device of this driver; writes one int.
         let code = unsafe { (self.api.cuDeviceGetAttribute)(&mut value, attribute, device.raw) };
-        // An attribute newer than the driver is one that it does not support.
+        // An attribute newer than the driver counts as unsupported.
         if code == CODE_INVALID_VALUE {
             return Ok(0);
         }
@@ -65,7 +65,8 @@ impl CudaDriver {
         let vmm = self.attribute(device, A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0;
         let mut granularity = 2 * size::MIB as usize;
         if vmm {
-            // The description names the device; the others of these calls need no context.
+            // Any context will do, as the description names the device; the other calls here need
+            // none.
             let _bound = self.bind_near(dev)?;
             let prop = physical(device, PhysFlags::default());
             let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -90,9 +91,9 @@ impl CudaDriver {
         })
     }
 
-    /// Tells the device's default pool to keep what it has, as every serious user of
-    /// `cudaMallocAsync` does: the comparison is with that, not with a pool that returns its memory
-    /// at each synchronisation.
+    /// Tells the device's default pool to keep its memory, as every serious user of
+    /// `cudaMallocAsync` does. A comparison with a pool that returns its memory at each
+    /// synchronisation would be unfair.
     pub(super) fn prepare_native(&self, dev: DeviceId, device: &Device) -> Result<()> {
         if device.native_ready.load(Ordering::Relaxed) {
             return Ok(());

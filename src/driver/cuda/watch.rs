@@ -1,12 +1,12 @@
 //! Where the driver keeps a stream's identity and whether it is being captured.
 //!
-//! The layout is the driver's own affair and may differ in the next version, so nothing is assumed:
-//! a few streams of different kinds are made, what lies behind their handles is searched for the
-//! ids that the driver gives them, and compared before, during and after captures. Only places that
-//! are right every time are taken; if there is any doubt, there is no watch, and the driver is
-//! asked on every allocation.
+//! The layout is private to the driver and may differ in the next version, so the probe assumes
+//! nothing. It creates a few streams of different kinds, searches the memory behind their handles
+//! for the ids that the driver gives them, and compares that memory before, during and after
+//! captures. It takes only places that are right every time; if there is any doubt, there is no
+//! watch, and the driver is asked on every allocation.
 //!
-//! Found so on an H200, driver 580.159: the handle points to a pointer to the structure; the id is
+//! It finds on an H200, driver 580.159: the handle points to a pointer to the structure; the id is
 //! at byte 336, and byte 1096 begins a pointer that is null exactly while the stream is not being
 //! captured.
 
@@ -20,34 +20,34 @@ use crate::driver::{Driver, EventHandle, Watch};
 use cudarc::driver::sys::{CUgraph, CUstream, CUstreamCaptureMode, CUstream_flags};
 use std::collections::BTreeSet;
 
-/// How much of a structure is looked at, bytes.
+/// How much of a structure is searched, bytes.
 const LOOK: usize = 4096;
-/// How many of the streams are captured: those that do not synchronise with the legacy stream,
-/// which no other thread could use meanwhile.
+/// How many of the streams are captured: those that do not synchronise with the legacy stream.
+/// Capturing others would bar other threads from it.
 const CAPTURABLE: usize = 3;
-/// How often a stream is destroyed and made to see whether a handle that comes back shows its new
+/// How often a stream is destroyed and recreated to check that a reused handle shows the new
 /// stream.
 const REUSES: usize = 8;
 
-/// Places that were seen to be right for every kind of stream and capture
+/// Places of identity and capture state that proved right for every kind of stream and capture
 /// (`tests/driver/cuda_device.rs`: streams that synchronise with the legacy stream and others,
-/// captures in every mode, into a new graph and into one that is there, begun and joined), as
-/// identity and capture. Found on: driver 580.159, H200.
+/// captures in every mode, into a new graph and an existing one, begun and joined). Found on:
+/// driver 580.159, H200.
 const PROVEN: [(usize, usize); 1] = [(336, 1096)];
 
 /// How a stream comes to be captured.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Begin(CUstreamCaptureMode),
-    /// Into a graph that is there.
+    /// Into an existing graph.
     ToGraph,
     /// Begun on another stream, which this one waits for.
     Join,
 }
 
 /// Ways that disturb no other thread, each on a stream that does not synchronise with the legacy
-/// one. A capture in global mode forbids other threads to allocate, and one of another stream
-/// forbids them to use the legacy stream; so those are not tried here.
+/// one. Captures in global mode forbid other threads to allocate, and captures of other streams
+/// forbid them the legacy stream, so neither is tried.
 const WAYS: [(usize, Way); 4] = [
     (0, Way::Begin(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)),
     (1, Way::Join),
@@ -59,12 +59,12 @@ const WAYS: [(usize, Way); 4] = [
 pub(super) fn find(driver: &CudaDriver, dev: DeviceId) -> Watch {
     match Probe::new(driver, dev).and_then(|mut probe| probe.run()) {
         Ok(Some(fields)) => Watch::Fields(fields),
-        // What the probe cannot do costs time later on, and nothing else.
+        // A failed probe costs time later on, and nothing else.
         Ok(None) | Err(_) => Watch::Ask,
     }
 }
 
-/// The streams and the event of one search; they go with it.
+/// The streams and the event of one search, destroyed with it.
 struct Probe<'a> {
     driver: &'a CudaDriver,
     dev: DeviceId,
@@ -124,14 +124,14 @@ impl<'a> Probe<'a> {
                 Some(all) => all.retain(|at| places.contains(at)),
             }
         }
-        // One place only: with more, chance may be among them.
+        // Exactly one place: of several, some may match by chance.
         let capture = captures.filter(|c| c.len() == 1).and_then(|c| c.into_iter().next());
         let (Some(&id), Some(capture)) = (ids.iter().next(), capture) else { return Ok(None) };
         let fields = Fields { id, capture, blocking: PROVEN.contains(&(id, capture)) };
         Ok(self.survives_reuse(fields)?.then_some(fields))
     }
 
-    /// The words of the structure behind a stream's handle; the first ones that can be read.
+    /// The words of the structure behind a stream's handle, as far as they can be read.
     fn words(&self, stream: usize) -> Result<Vec<u64>> {
         let handle = self.streams.get(stream).map_or(0, |s| s.0);
         match read(handle, 8).first() {
@@ -159,7 +159,7 @@ impl<'a> Probe<'a> {
         if joining.is_ok() {
             during = self.words(stream).and_then(|w| Ok((w, self.words(third)?)));
         }
-        // A fork must come back before the end.
+        // A fork must rejoin before the capture ends.
         let back = if joined { joining.and_then(|()| self.join(stream, other)) } else { Ok(()) };
         self.end(origin, graph)?;
         back?;
@@ -169,7 +169,7 @@ impl<'a> Probe<'a> {
         Ok(all.filter(|(_, (((&b, &d), &a), &t))| b == 0 && d != 0 && a == 0 && t == 0).map(|(i, _)| i * 8).collect())
     }
 
-    /// Begins a capture; the graph that it goes into, if that was made for it.
+    /// Begins a capture; returns the graph that it goes into, if that was made for it.
     fn begin(&self, stream: usize, way: Way) -> Result<Option<CUgraph>> {
         let lacking = || Error::internal("the driver has no captures");
         let (begin, _) = self.api().cuStreamBeginCapture_v2.zip(self.api().cuStreamEndCapture).ok_or_else(lacking)?;
@@ -226,7 +226,7 @@ impl<'a> Probe<'a> {
         let mut graph: CUgraph = std::ptr::null_mut();
         // SAFETY: the stream on which this thread began the capture; writes one pointer.
         let code = unsafe { end(raw_stream(self.streams[stream]), &mut graph) };
-        // A capture that failed has taken its graph along, also one that was there before.
+        // A failed capture has destroyed its graph, even one that existed before.
         if code == CODE_SUCCESS {
             self.destroy(made.unwrap_or(graph));
         }
@@ -250,9 +250,9 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// Up to `bytes` (a multiple of 8) from an address, as far as they can be read. The system copies
-/// them, in one call because it is made during captures: an address that is none ends the read and
-/// not the process.
+/// Reads up to `bytes` (a multiple of 8) from an address, as far as they are readable. The system
+/// copies them, so an invalid address ends the read and not the process; one call, as it is made
+/// during captures.
 fn read(address: usize, bytes: usize) -> Vec<u64> {
     let mut words = vec![0u64; bytes / 8];
     let mut want = bytes;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// What addresses, lengths and file offsets of direct I/O are multiples of, bytes.
+/// The alignment of addresses, lengths and file offsets for direct I/O, bytes.
 pub const ALIGN: u64 = 4096;
 
 /// Memory for I/O, aligned to [`ALIGN`]: its own, or foreign memory that it keeps alive.
@@ -19,7 +19,7 @@ pub struct Buffer {
 
 enum Owner {
     Own(Layout),
-    /// What keeps the memory alive; dropped with the buffer.
+    /// Foreign memory. The keeper keeps it alive, and is dropped with the buffer.
     Other {
         _keeper: Box<dyn Any + Send>,
     },
@@ -30,7 +30,7 @@ enum Owner {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Zeroed memory of its own, a multiple of [`ALIGN`] bytes and not 0.
+    /// Allocates zeroed memory, a multiple of [`ALIGN`] bytes and not 0.
     pub fn new(bytes: u64) -> Result<Buffer> {
         let (len, layout) = usize::try_from(bytes)
             .ok()
@@ -46,11 +46,10 @@ impl Buffer {
         Ok(Buffer { start, bytes: len, owner: Owner::Own(layout) })
     }
 
-    /// Foreign memory, such as page-locked memory of [`crate::driver::Driver::host_alloc`]. `addr`
-    /// and `bytes` are multiples of [`ALIGN`] and not
-    /// 0. The caller's promise, as for every address that is passed to a driver: the memory is
-    ///    there until the keeper is dropped, and only this buffer uses it. Device copies to and
-    ///    from it are the caller's to wait for.
+    /// Wraps foreign memory, such as page-locked memory of [`crate::driver::Driver::host_alloc`].
+    /// `addr` and `bytes` are multiples of [`ALIGN`] and not 0. The caller promises, as for every
+    /// address passed to a driver, that the memory exists until the keeper is dropped and that only
+    /// this buffer uses it. The caller also waits for device copies to and from it.
     pub fn foreign(addr: u64, bytes: u64, keeper: Box<dyn Any + Send>) -> Result<Buffer> {
         let fits =
             |n: u64| n > 0 && n.is_multiple_of(ALIGN) && usize::try_from(n).is_ok_and(|n| n <= isize::MAX as usize);
@@ -64,35 +63,35 @@ impl Buffer {
         Ok(Buffer { start, bytes: bytes as usize, owner: Owner::Other { _keeper: keeper } })
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Never.
+    /// Always `false`.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Where it starts, for copies by a device.
+    /// The address of the memory, for copies by a device.
     pub fn addr(&self) -> u64 {
         self.start.as_ptr() as u64
     }
 
-    /// What is in it.
+    /// The contents.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `bytes` bytes from `start` on are allocated, initialised (zeroed by `new`; a
         // foreign owner's promise) and this value's alone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// What is in it, to change.
+    /// The contents, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the value is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
-    /// The address and length of a part, if it is one.
+    /// The address and length of `range`, if it is within the buffer.
     pub(super) fn part(&self, range: &Range<usize>) -> Option<(*mut u8, u32)> {
         if range.end > self.bytes {
             return None;

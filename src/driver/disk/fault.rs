@@ -48,53 +48,53 @@ pub enum DiskCall {
     Write,
 }
 
-/// What happens instead of a call.
+/// The effect of a rule on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// This error number (`libc::EIO`, ..).
+    /// The call fails with this error number (`libc::EIO`, ..).
     Errno(i32),
-    /// A read or write of at most so many bytes. Other calls are made as they are.
+    /// A read or write transfers at most this many bytes. Other calls are unaffected.
     Short(usize),
     /// The process is killed (SIGKILL), before the call.
     Kill,
-    /// A read or write of at most so many bytes, and the process is killed when that is over.
+    /// A read or write transfers at most this many bytes, and then the process is killed.
     Torn(usize),
 }
 
-/// Which calls, and what happens instead.
+/// A rule: which calls it affects, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskRule {
     /// Only calls of this kind are counted; `None` counts every call.
     pub call: Option<DiskCall>,
-    /// How many of them pass first.
+    /// How many counted calls pass first.
     pub after: u64,
-    /// What happens.
+    /// The effect on a call.
     pub effect: Effect,
-    /// Also with every later one, until the rules are changed.
+    /// Whether it affects every later call too, until the rules change.
     pub lasting: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Each with the calls it has counted.
+    /// Each rule, with the number of calls it has counted.
     rules: Vec<(DiskRule, u64)>,
     fired: u64,
     calls: u64,
 }
 
-/// Wraps another file system. With no rules it does what that one does.
+/// A wrapper around another file system. Without rules it changes nothing.
 pub struct FaultDisk {
     inner: Arc<dyn Disk>,
     state: Arc<Mutex<State>>,
 }
 
 impl FaultDisk {
-    /// Around `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Disk>) -> FaultDisk {
         FaultDisk { inner, state: Arc::default() }
     }
 
-    /// From now on these rules, and no others. The first that applies to a call decides.
+    /// Replaces all rules. The first that applies to a call decides.
     pub fn set(&self, rules: &[DiskRule]) {
         lock(&*self.state).rules = rules.iter().map(|&r| (r, 0)).collect();
     }
@@ -104,12 +104,12 @@ impl FaultDisk {
         self.set(&[DiskRule { call: Some(call), after: 0, effect: Effect::Errno(errno), lasting: true }]);
     }
 
-    /// How many calls went otherwise because of rules.
+    /// How many calls the rules have changed.
     pub fn fired(&self) -> u64 {
         lock(&*self.state).fired
     }
 
-    /// How many calls there were.
+    /// How many calls have been made.
     pub fn calls(&self) -> u64 {
         lock(&*self.state).calls
     }
@@ -239,7 +239,7 @@ struct FaultLane {
     state: Arc<Mutex<State>>,
     /// Requests that failed without being made.
     failed: Vec<Completion>,
-    /// Requests made shorter: their tag and offset, where they were to end in the buffer.
+    /// Shortened requests: tag, file offset, and where in the buffer they were to end.
     cut: Vec<(u64, u64, usize)>,
 }
 

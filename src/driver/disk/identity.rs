@@ -1,20 +1,18 @@
-//! Who a process is, in names of files: its number alone may be another's by now.
+//! Process identities for use in file names: a process number alone may have been reused.
 
 use std::fmt;
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
 
-/// A process, told apart from all others of this machine, also from later ones with its number.
+/// Tells a process from all others of this machine, including later ones with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its number.
+    /// The process number.
     pub pid: u32,
-    /// When it started, in ticks of the clock since the machine did (`/proc/PID/stat`); 0 when that
-    /// cannot be read.
+    /// When it started, in clock ticks since boot (`/proc/PID/stat`); 0 if that cannot be read.
     pub start: u64,
-    /// Which boot of which machine, and which of its spaces of process numbers: elsewhere `pid`
-    /// means nothing.
+    /// A hash of the machine's boot and the PID namespace: elsewhere `pid` means nothing.
     pub place: u32,
 }
 
@@ -34,7 +32,7 @@ impl Identity {
         Some(Identity { pid, start, place })
     }
 
-    /// Whether it runs no more, as far as can be told from here: `false` for processes of other
+    /// Whether it has ended, as far as can be told from here: `false` for processes of other
     /// places.
     pub fn is_dead(&self) -> bool {
         self.place == place() && self.start != 0 && start_time(self.pid) != Some(self.start)

@@ -2,10 +2,10 @@
 //!
 //! [`OsDisk`] makes them; [`FaultDisk`] wraps another one and fails chosen calls. Calls block
 //! unless they say otherwise, and any thread may make them. Errors are the system's own
-//! ([`io::Error`]): who calls knows what was asked and says so.
+//! ([`io::Error`]): the caller adds what it asked for.
 //!
-//! Data is read and written through a [`Lane`], where any number of requests are in flight at once.
-//! A request in flight owns its [`Buffer`], so that nothing can free or change it; the completion
+//! Data is read and written through a [`Lane`], where several requests can be in flight at once. A
+//! request in flight owns its [`Buffer`], so that nothing can free or change it; the completion
 //! gives it back.
 
 mod buffer;
@@ -27,38 +27,39 @@ use std::sync::Arc;
 /// A file system's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// All there is.
+    /// All bytes.
     pub total: u64,
-    /// What this process may still use.
+    /// Bytes that this process may still use.
     pub free: u64,
 }
 
-/// The calls.
+/// The file system calls.
 pub trait Disk: Send + Sync {
     /// How data is read and written, for people: `4 threads`.
     fn engine(&self) -> String;
     /// Bytes of the file system that `path` is on.
     fn space(&self, path: &Path) -> io::Result<DiskSpace>;
-    /// Makes a directory that only this user can enter. `AlreadyExists` when there is something.
+    /// Makes a directory that only this user can enter. `AlreadyExists` if the path exists.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
-    /// What is in a directory, in no order.
+    /// The entries of a directory, in no particular order.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
-    /// A new file to read and write, which only this user can. `AlreadyExists` when there is
-    /// something. `direct`: past the page cache (`O_DIRECT`); then offsets, lengths and addresses
-    /// of data are multiples of [`ALIGN`], and `InvalidInput` says that this file system cannot.
+    /// Creates a file that only this user can read and write. `AlreadyExists` if the path exists.
+    /// `direct` bypasses the page cache (`O_DIRECT`): offsets, lengths and addresses of data are
+    /// then multiples of [`ALIGN`], and `InvalidInput` means that the file system does not support
+    /// it.
     fn create(&self, path: &Path, direct: bool) -> io::Result<File>;
-    /// An existing file, to read. Not a symbolic link.
+    /// Opens an existing file for reading, but not a symbolic link.
     fn open(&self, path: &Path, direct: bool) -> io::Result<File>;
-    /// A file to lock, made when it is not there. Not a symbolic link.
+    /// Opens a file for locking, creating it if necessary, but not a symbolic link.
     fn open_lock(&self, path: &Path) -> io::Result<File>;
-    /// Takes the one lock that a file has, for as long as the file is open anywhere. `false` when
-    /// another holds it; with `wait`, waits for that one. Processes on other machines count where
-    /// the file system says so.
+    /// Takes a file's one lock, for as long as the file is open anywhere. If it is taken already,
+    /// returns `false`, or with `wait` waits for it. Whether processes on other machines count
+    /// depends on the file system.
     fn lock(&self, file: &File, wait: bool) -> io::Result<bool>;
-    /// Gives a file's lock up, also for a forked child that has the file open.
+    /// Releases a file's lock, also for a forked child that has the file open.
     fn unlock(&self, file: &File);
-    /// Makes the file `bytes` long and its blocks its own: later writes cannot run out of space.
-    /// Nothing is written when it fails. `Unsupported` where the file system has no such call.
+    /// Makes the file `bytes` long and allocates its blocks, so later writes cannot run out of
+    /// space. A failure writes nothing. `Unsupported` where the file system has no such call.
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()>;
     /// Waits until the file's data is on the device.
     fn sync(&self, file: &File) -> io::Result<()>;
@@ -68,13 +69,12 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file, or a link itself. Its bytes are free once no process has it open.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Closes a file. If its name is gone and nothing else has it open, its blocks are given back
-    /// now, which may take long.
+    /// Closes a file. If its name is gone and nothing else has it open, its blocks are freed now,
+    /// which may take a long time.
     fn close(&self, file: File);
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// A way for reads and writes, for one user at a time. Made or taken from those that others
-    /// have dropped.
+    /// Makes a lane for reads and writes, for one user at a time.
     fn lane(&self) -> io::Result<Box<dyn Lane>>;
 }
 
@@ -90,21 +90,21 @@ pub enum Direction {
 /// One read or write.
 #[derive(Debug)]
 pub struct IoRequest {
-    /// Which way.
+    /// Which way the data goes.
     pub direction: Direction,
     /// The file.
     pub file: Arc<File>,
-    /// Where in the file, bytes.
+    /// The offset in the file, bytes.
     pub at: u64,
     /// The memory.
     pub buffer: Buffer,
-    /// What part of the memory.
+    /// The part of the buffer to use.
     pub range: Range<usize>,
-    /// The submitter's own.
+    /// For the submitter's own use.
     pub tag: u64,
 }
 
-/// A request that is over.
+/// A completed request.
 #[derive(Debug)]
 pub struct Completion {
     /// The request, with its buffer.
@@ -115,14 +115,14 @@ pub struct Completion {
 
 /// Reads and writes in flight. Dropping one waits for them.
 pub trait Lane: Send {
-    /// Most requests to have in flight.
+    /// The most requests that can be in flight.
     fn capacity(&self) -> usize;
-    /// How many are.
+    /// How many requests are in flight.
     fn in_flight(&self) -> usize;
-    /// Starts a request; does not wait for it. A request out of its buffer's bounds, and one beyond
-    /// the capacity, come back at once.
+    /// Starts a request; does not wait for it. A request outside its buffer's bounds or beyond the
+    /// capacity comes back at once.
     fn submit(&mut self, request: IoRequest) -> Result<(), Box<Completion>>;
-    /// Waits until one more request is over (if any is in flight), and appends all that are to
-    /// `done`. After an error the requests in flight may be so for ever.
+    /// Waits until another request completes (if any is in flight), and appends all completed ones
+    /// to `done`. After an error, requests in flight may stay so for ever.
     fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
 }

@@ -13,10 +13,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Threads by default: with eight requests of 512 KiB in flight no disk seen is faster with more.
+/// Threads by default. With eight requests of 512 KiB in flight, no disk tested is faster with
+/// more.
 const THREADS: usize = 4;
 
-/// The calls of [`Disk`], made. Data is read and written by a few threads with calls that block.
+/// Makes the calls of [`Disk`]. A few threads read and write data with blocking calls.
 pub struct OsDisk {
     threads: usize,
     /// Started by the first lane.
@@ -30,7 +31,7 @@ impl Default for OsDisk {
 }
 
 impl OsDisk {
-    /// The file system, with so many threads, from 1 to 256.
+    /// The file system with this many threads, clamped to 1 to 256.
     pub fn with_threads(threads: usize) -> OsDisk {
         OsDisk { threads: threads.clamp(1, 256), workers: Mutex::new(None) }
     }
@@ -96,7 +97,7 @@ impl Disk for OsDisk {
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
         let len = libc::off_t::try_from(bytes).map_err(|_| too_large())?;
-        // Going beyond it ends the process with SIGXFSZ.
+        // Exceeding the limit would end the process with SIGXFSZ.
         if bytes > process::largest_file() {
             return Err(too_large());
         }

@@ -1,4 +1,4 @@
-//! Reads and writes by threads that block. `docs/adr/disk-io.md` says why not by `io_uring`.
+//! Reads and writes on blocking threads. `docs/adr/disk-io.md` says why not with `io_uring`.
 
 use super::{Completion, Direction, IoRequest, Lane};
 use crate::base::sync::lock;
@@ -21,7 +21,7 @@ pub(super) struct Workers {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Told of every request, and of the end.
+    /// Notified of every request, and of the end.
     wake: Condvar,
 }
 
@@ -39,7 +39,7 @@ struct Mailbox {
 }
 
 impl Workers {
-    /// Starts `count` threads, or as many as the system gives; an error when that is none.
+    /// Starts `count` threads, or as many as the system allows; an error if it allows none.
     pub(super) fn start(count: usize) -> io::Result<Workers> {
         let mut workers = Workers { shared: Arc::default(), threads: Vec::new() };
         for _ in 0..count.max(1) {
@@ -78,7 +78,7 @@ impl Shared {
                 loop {
                     match queue.requests.pop_front() {
                         Some(next) => break next,
-                        // What is queued is done first: lanes wait for it.
+                        // Queued requests are done first: lanes wait for them.
                         None if queue.ended => return,
                         None => queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
                     }
@@ -151,7 +151,7 @@ fn refuse(request: IoRequest, why: &'static str) -> Box<Completion> {
     Box::new(Completion { request, result: Err(io::Error::new(io::ErrorKind::InvalidInput, why)) })
 }
 
-/// Makes a request by a call that blocks.
+/// Carries out a request with a blocking call.
 fn perform(mut request: IoRequest) -> Completion {
     let range = request.range.clone();
     let result = match request.direction {

@@ -41,7 +41,7 @@ impl Driver for HostDriver {
             vmm: true,
             posix_fd: true,
             rdma: false,
-            // Each is one of the 65,530 that Linux gives a process, and the process has others.
+            // Linux allows a process 65,530 mappings, and the process has others.
             max_mappings: 60_000,
             compute: (0, 0),
             numa: None,
@@ -194,7 +194,7 @@ impl Driver for HostDriver {
         let l = st.lanes.get(lane)?;
         let (mut points, mut clock) = (vec![(lane, l.submitted)], l.clock_now(lane));
         if st.lanes.legacy.contains(&lane) {
-            // Waiting for the legacy stream is waiting for every blocking stream.
+            // Waiting for the legacy stream means waiting for every blocking stream.
             for (other, l) in st.lanes.list.iter().enumerate().filter(|(_, l)| l.blocking && l.dev == dev) {
                 points.push((other, l.submitted));
                 clock.join(&l.clock_now(other));

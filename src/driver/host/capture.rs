@@ -1,7 +1,7 @@
 //! Stream capture: what is recorded, which calls are legal meanwhile, and which of them spoil it.
 //!
-//! One stream is captured at a time by one capture: waiting for another stream's event, by which
-//! CUDA joins streams to a capture, is refused.
+//! A capture covers one stream: the device refuses to wait for another stream's event, by which
+//! CUDA joins streams to a capture.
 
 #![deny(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub(super) enum Reach {
     Lane(usize),
 }
 
-/// What ending it says once it is invalid.
+/// The error from ending an invalidated capture.
 pub(super) fn spoilt(s: StreamHandle) -> Error {
     Error::new(
         Status::Capturing,
@@ -41,8 +41,8 @@ impl State {
         }
     }
 
-    /// Refuses a call that waits for the device when a capture forbids it, and spoils each that
-    /// does, as CUDA does.
+    /// Refuses a call that waits for the device if a capture forbids it, and invalidates each such
+    /// capture, as CUDA does.
     pub(super) fn refuse_in_capture(&mut self, call: &str, reach: Reach) -> Result<()> {
         let legacy = matches!(reach, Reach::Lane(l) if self.lanes.legacy.contains(&l));
         let of = |lane: usize| self.lanes.list.get(lane).map(|l| l.dev);
@@ -55,7 +55,8 @@ impl State {
             let Some(c) = l.capture.as_mut() else { continue };
             let reached = match reach {
                 Reach::Device(_) => Some(l.dev) == dev,
-                // Waiting for the legacy stream is waiting for every blocking stream of its device.
+                // Waiting for the legacy stream means waiting for every blocking stream of its
+                // device.
                 Reach::Lane(lane) => lane == i || (legacy && l.blocking && Some(l.dev) == dev),
             };
             if reached || c.forbids_here() {
@@ -74,7 +75,7 @@ impl State {
         ))
     }
 
-    /// The capture whose graph this is.
+    /// The capture that builds `graph`.
     fn capture_of(&mut self, dev: DeviceId, graph: u64) -> Result<&mut Capture> {
         let on = self.lanes.list.iter_mut().filter(|l| l.dev == dev);
         on.filter_map(|l| l.capture.as_deref_mut()).find(|c| c.info.graph == graph).ok_or_else(|| {
@@ -101,7 +102,7 @@ impl HostDriver {
         Ok(())
     }
 
-    /// Ends the capture of a stream: its graph, `None` when it had been invalidated.
+    /// Ends the capture of a stream; returns its graph, or `None` if it had been invalidated.
     pub(super) fn finish_capture(&self, dev: DeviceId, s: StreamHandle) -> Result<Option<GraphHandle>> {
         let mut guard = self.enter();
         let st = &mut *guard;
@@ -123,7 +124,7 @@ impl HostDriver {
         Ok(match capture {
             Some(c) if c.valid => Some(st.graphs.add(dev, c.nodes, c.ties)),
             spoilt => {
-                // Outside of the lock: a body may own anything.
+                // Dropped outside the lock: a body may own anything.
                 drop(guard);
                 drop(spoilt);
                 None

@@ -13,9 +13,9 @@ use crate::driver::{CaptureInfo, CaptureMode};
 pub(super) struct Capture {
     pub(super) info: CaptureInfo,
     pub(super) mode: CaptureMode,
-    /// Who began it.
+    /// The thread that began it.
     pub(super) thread: u32,
-    /// No illegal call has been made.
+    /// Whether no illegal call has been made.
     pub(super) valid: bool,
     pub(super) nodes: Vec<Node>,
     pub(super) ties: Ties,
@@ -38,7 +38,7 @@ impl Capture {
         self.valid
     }
 
-    /// Whether it forbids waiting for other streams to this thread.
+    /// Whether it forbids this thread to wait for other streams.
     pub(super) fn forbids_here(&self) -> bool {
         match self.mode {
             CaptureMode::Global => true,

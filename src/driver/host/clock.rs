@@ -2,7 +2,7 @@
 //!
 //! Time is counted per lane (one stream at a time, see `stream.rs`): the operations of a lane are
 //! numbered from 1. A clock holds, for each lane, the number of the last operation known to be
-//! ordered before its owner. Operation `n` of lane `l` happens before whatever has clock `c`
+//! ordered before its owner. Operation `n` of lane `l` happens before the owner of clock `c`
 //! exactly when `c.get(l) >= n`.
 
 #![deny(unsafe_code)]
@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// Adds everything that `other` knows; says whether that was news.
+    /// Adds everything that `other` knows; returns whether anything was new.
     pub(super) fn join(&mut self, other: &Clock) -> bool {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -48,7 +48,7 @@ impl Clock {
         news
     }
 
-    /// Whether joining `other` would be no news.
+    /// Whether joining `other` would add nothing.
     pub(super) fn knows(&self, other: &Clock) -> bool {
         other.0.iter().enumerate().all(|(lane, t)| self.get(lane) >= *t)
     }

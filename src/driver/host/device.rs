@@ -21,7 +21,7 @@ use crate::driver::graph::Gone;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// The device. See the folder's text.
+/// The host device, described in `host/mod.rs`.
 pub struct HostDriver {
     pub(super) options: HostOptions,
     /// Tells this driver's thread-local data from that of other instances.
@@ -82,7 +82,7 @@ impl HostDriver {
         Err(no_device(dev, self.options.devices as usize))
     }
 
-    /// A stream's identity, being captured or not.
+    /// A stream's identity, whether or not it is being captured.
     pub(super) fn identity(&self, dev: DeviceId, s: StreamHandle) -> Result<u64> {
         match s.canonical() {
             StreamHandle::LEGACY => {

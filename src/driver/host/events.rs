@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) struct Mark {
     /// `(lane, seq)`: it is reached when all of these are complete.
     pub(super) points: Vec<(usize, u64)>,
-    /// What is ordered before the work that waits for it.
+    /// The operations ordered before work that waits for the mark.
     pub(super) clock: Clock,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Event {
     pub(super) mark: Option<Arc<Mark>>,
 }
 
-/// All events. Handles are not reused, so that a destroyed event is known to be wrong.
+/// All events. Handles are not reused, so a destroyed event is recognised.
 #[derive(Default)]
 pub(super) struct Events {
     list: HashMap<u64, Event>,
@@ -49,7 +49,7 @@ impl Events {
         Ok(x)
     }
 
-    /// Its mark, of whatever device.
+    /// The mark of an event of any device.
     pub(super) fn mark(&self, e: EventHandle) -> Result<Option<Arc<Mark>>> {
         self.list.get(&e.0).map(|x| x.mark.clone()).ok_or_else(|| unknown(e))
     }

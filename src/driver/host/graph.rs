@@ -1,8 +1,7 @@
 //! Graphs: work that was captured, to be submitted again and again.
 //!
-//! A launch submits every node to the launching stream as if it had been submitted there one by
-//! one, so each is checked then: against what is live when the graph is launched, against what is
-//! mapped and who races when it runs.
+//! A launch submits the nodes to the launching stream one by one, so each is checked then: for live
+//! ranges when the graph is launched, for mappings and races when the node runs.
 
 #![deny(unsafe_code)]
 
@@ -29,7 +28,7 @@ impl State {
         launched.map(drop)
     }
 
-    /// Submits them; the number of the last in the lane, `None` when there are none.
+    /// Submits the nodes; returns the number of the last in the lane, `None` if there are none.
     fn submit_nodes(
         &mut self,
         lane: usize,
@@ -37,7 +36,7 @@ impl State {
         ties: &Arc<Ties>,
         after: Option<&Mark>,
     ) -> Result<Option<u64>> {
-        // What can refuse the first node is asked before anything changes; nothing refuses a later
+        // Whatever can refuse the first node is checked before any change; nothing refuses a later
         // one.
         self.legacy_order(lane, &mut Vec::new())?;
         let mut deps = Vec::new();
@@ -74,7 +73,7 @@ impl HostDriver {
         let mut st = self.enter();
         st.graphs.of(dev, g)?;
         let graph = st.graphs.list.remove(&g.0);
-        // Outside of the lock: a body may own anything.
+        // Dropped outside the lock: a body may own anything.
         drop(st);
         drop(graph);
         Ok(())

@@ -1,4 +1,4 @@
-//! What tests can do with the device besides driving it.
+//! The device's calls for tests.
 
 #![deny(unsafe_code)]
 
@@ -11,8 +11,8 @@ use crate::base::{DeviceId, Error, Result, StreamHandle};
 use std::ops::Range;
 
 impl HostDriver {
-    /// Submits a simulated kernel. Its ranges are checked when it runs, not now (except for life,
-    /// see `mark_live`).
+    /// Submits a simulated kernel. Its ranges are checked when it runs, not now (except for live
+    /// ranges, see `mark_live`).
     pub fn launch(&self, dev: DeviceId, s: StreamHandle, k: Kernel) -> Result<()> {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
@@ -23,8 +23,7 @@ impl HostDriver {
             }
         }
         if st.lanes.get(lane)?.capture.as_ref().is_some_and(|c| !c.is_valid()) {
-            // CUDA would refuse it, as the driver's own calls are; a test that has lost its capture
-            // may go on.
+            // CUDA would refuse the kernel, but a test that has lost its capture may go on.
             return Ok(());
         }
         sub.reads = k.reads.into_iter().filter(|r| !r.is_empty()).collect();
@@ -34,18 +33,17 @@ impl HostDriver {
         Ok(())
     }
 
-    /// What the device has found wrong so far. Queued work has not been checked yet: synchronise
-    /// first.
+    /// The mistakes found so far. Queued work has not been checked yet: synchronise first.
     pub fn reports(&self) -> Vec<Report> {
         self.look().reports.list().to_vec()
     }
 
-    /// How many such reports there were in all.
+    /// How many reports there have been in all.
     pub fn reports_made(&self) -> u64 {
         self.look().reports.made()
     }
 
-    /// The same as [`Self::reports`], and forgets them.
+    /// Takes the reports that [`Self::reports`] would return.
     pub fn take_reports(&self) -> Vec<Report> {
         self.look().reports.take()
     }
@@ -70,8 +68,8 @@ impl HostDriver {
         self.look().live.remove(start)
     }
 
-    /// Whether a device without `eager` keeps up with the host from now on, as if it were set, or
-    /// works late again.
+    /// Makes a device without `eager` keep up with the host from now on, as if it were set, or work
+    /// late again.
     pub fn keep_up(&self, prompt: bool) {
         let mut st = self.look();
         st.mood.prompt = prompt;

@@ -1,4 +1,4 @@
-//! What a stream's handle stands for, without a lock.
+//! Maps a stream's handle to its identity, without a lock.
 
 #![deny(unsafe_code)]
 

@@ -24,20 +24,20 @@ impl Kernel {
         Kernel { label: label.into(), reads: Vec::new(), writes: Vec::new(), body: None }
     }
 
-    /// It reads these bytes too.
+    /// Declares that the kernel also reads `r`.
     pub fn reads(mut self, r: Range<u64>) -> Kernel {
         self.reads.push(r);
         self
     }
 
-    /// It writes these bytes too.
+    /// Declares that the kernel also writes `r`.
     pub fn writes(mut self, r: Range<u64>) -> Kernel {
         self.writes.push(r);
         self
     }
 
-    /// What it does. The body runs on whatever thread drives the device, with no lock held. It may
-    /// call the driver, but nothing that waits for the device: such calls fail.
+    /// Sets the kernel's code. It runs on the thread that drives the device, with no lock held. It
+    /// may call the driver, except for calls that wait for the device: they fail.
     pub fn body(mut self, f: impl Fn(&mut KernelCtx) + Send + Sync + 'static) -> Kernel {
         self.body = Some(Arc::new(f));
         self
@@ -104,7 +104,7 @@ fn pattern(r: Range<u64>, id: u64, stride: u64) -> impl Iterator<Item = (Range<u
     )
 }
 
-/// A running kernel's access to memory: to the bytes it declared, and no others.
+/// A running kernel's access to the bytes it declared, and to no others.
 pub struct KernelCtx {
     pub(super) reads: Vec<Range<u64>>,
     pub(super) writes: Vec<Range<u64>>,

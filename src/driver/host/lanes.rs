@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Lane {
     /// Identity of the stream.
     pub(super) id: u64,
-    /// What callers name it by.
+    /// The handle that callers use.
     pub(super) handle: StreamHandle,
     pub(super) dev: DeviceId,
     /// Whether it synchronises with the legacy default stream.
@@ -25,22 +25,22 @@ pub(super) struct Lane {
     /// Number of the last operation completed; `submitted - completed` are queued or running.
     pub(super) completed: u64,
     pub(super) queue: VecDeque<Op>,
-    /// What the operation that a thread is executing right now touches.
+    /// The ranges touched by the operation that a thread is executing now.
     pub(super) running: Option<Vec<Range<u64>>>,
-    /// The harness keeps it from making progress.
+    /// Whether the harness holds it back.
     pub(super) held: bool,
-    /// Not destroyed.
+    /// Whether its stream still exists.
     pub(super) alive: bool,
-    /// What is ordered before the next operation, besides this lane's own.
+    /// The operations of other lanes ordered before the next one.
     pub(super) clock: Arc<Clock>,
     /// Version of the host's clock that `clock` includes.
     pub(super) host_seen: u64,
-    /// While it is being captured.
+    /// The capture in progress, if any.
     pub(super) capture: Option<Box<Capture>>,
 }
 
 impl Lane {
-    /// What is ordered before something that waits for all work submitted so far.
+    /// The clock of an operation that waits for all work submitted so far.
     pub(super) fn clock_now(&self, lane: usize) -> Clock {
         let mut c = Clock::clone(&self.clock);
         c.advance(lane, self.submitted);
@@ -56,7 +56,7 @@ pub(super) struct Lanes {
     free_slots: Vec<usize>,
     /// Device → lane of its legacy default stream.
     pub(super) legacy: Vec<usize>,
-    /// Lanes that have work queued or running, in no particular but a deterministic order.
+    /// Lanes that have work queued or running, in an arbitrary but deterministic order.
     pub(super) active: Vec<usize>,
     dead: Vec<usize>,
 }
@@ -126,7 +126,7 @@ impl Lanes {
         self.slots.len() - 1
     }
 
-    /// Ends the stream of a slot; its lane runs dry.
+    /// Ends the stream of a slot; its lane still runs its queue.
     pub(super) fn close(&mut self, slot: usize) {
         if let Some(lane) = self.slots.get_mut(slot).and_then(Option::take) {
             self.free_slots.push(slot);

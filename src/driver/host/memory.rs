@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where a mapping comes from, and so who may take it away.
+/// The call that made a mapping, and so the call that may remove it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// `Driver::map`.
@@ -40,7 +40,7 @@ pub(super) struct Mapping {
     pub(super) users: Vec<Arc<OpInfo>>,
 }
 
-/// What a device's addresses mean.
+/// The address space of the devices.
 pub(super) struct Memory {
     granularity: u64,
     /// Start → bytes.
@@ -83,7 +83,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Does something that takes mappings away, giving up the headroom if it fails without.
+    /// Runs `f`, which takes mappings away; if it fails, gives up the headroom and tries again.
     fn taking_away(&mut self, f: impl Fn() -> Result<()>) -> Result<()> {
         let done = f();
         if done.is_ok() || self.headroom.take().is_none() {
@@ -213,7 +213,7 @@ impl Memory {
         Ok(())
     }
 
-    /// After a change of protection that may have been done in part: as the table says again.
+    /// Restores the access in the table after a change of protection that may be incomplete.
     fn restore_access(&self, r: &Range<u64>) {
         for (va, m) in self.mappings.range(r.clone()) {
             if m.access == 0 {
@@ -312,8 +312,8 @@ impl Memory {
         Ok(va)
     }
 
-    /// Marks a native allocation as freed (its free is on its way); an error when there is none, or
-    /// it is already.
+    /// Marks a native allocation as freed (its free is on its way); an error if there is none, or
+    /// it is freed already.
     pub(super) fn begin_native_free(&mut self, va: u64) -> Result<()> {
         match self.mappings.get_mut(&va).map(|m| &mut m.origin) {
             Some(Origin::Native { freed }) if !*freed => {
@@ -325,7 +325,7 @@ impl Memory {
         }
     }
 
-    /// Its free did not come about.
+    /// Undoes `begin_native_free` if the free failed.
     pub(super) fn undo_native_free(&mut self, va: u64) {
         if let Some(Origin::Native { freed }) = self.mappings.get_mut(&va).map(|m| &mut m.origin) {
             *freed = false;

@@ -27,10 +27,10 @@ pub(super) struct Mood {
     pub(super) rng: Rng,
     /// Calls until the mood changes.
     calls_left: usize,
-    /// Steps a call on average, doubled.
+    /// Twice the average number of steps per call.
     pace: usize,
     pub(super) neglected: Option<usize>,
-    /// Whether it keeps up with the host for now: all that can run does.
+    /// Whether it keeps up with the host for now, running everything that can run.
     pub(super) prompt: bool,
 }
 

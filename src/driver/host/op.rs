@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Who an operation is, for reports and for ordering. Outlives the operation.
+/// An operation's identity, for reports and for ordering. Outlives the operation.
 #[derive(Debug)]
 pub(super) struct OpInfo {
     pub(super) label: Cow<'static, str>,
@@ -19,9 +19,9 @@ pub(super) struct OpInfo {
     pub(super) seq: u64,
     /// The stream's identity.
     pub(super) stream: u64,
-    /// Its handle and device.
+    /// The stream's handle and device.
     pub(super) named: (StreamHandle, DeviceId),
-    /// What it touches first of all: written rather than read.
+    /// The first range it touches: written rather than read.
     pub(super) at: Option<Range<u64>>,
 }
 
@@ -43,10 +43,10 @@ impl fmt::Display for OpInfo {
     }
 }
 
-/// What an operation does when its turn comes.
+/// The work of an operation.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Nothing: its completion is what events wait for; its dependencies are what `stream_wait`
+    /// Does nothing. Events wait for its completion, and its dependencies hold what `stream_wait`
     /// waits for.
     Mark,
     /// Copies between two ranges that do not overlap.
@@ -71,7 +71,7 @@ pub(super) enum Source {
 /// One unit of work in a lane's queue.
 pub(super) struct Op {
     pub(super) info: Arc<OpInfo>,
-    /// What is ordered before it, besides the earlier operations of its own lane.
+    /// The operations of other lanes ordered before it.
     pub(super) clock: Arc<Clock>,
     /// `(lane, seq)` of operations that must be complete before it may run, besides those of its
     /// own lane.
@@ -81,7 +81,7 @@ pub(super) struct Op {
     /// Device or pinned memory that it writes.
     pub(super) writes: Vec<Range<u64>>,
     pub(super) work: Work,
-    /// Keeps the tokens of the graph that it is a launch of.
+    /// Keeps the tokens of the launched graph that it belongs to.
     pub(super) _ties: Option<Arc<Ties>>,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Submission {
     pub(super) writes: Vec<Range<u64>>,
     /// `(lane, seq)` that must be complete first, besides stream order.
     pub(super) deps: Vec<(usize, u64)>,
-    /// Those of the graph that it is a launch of.
+    /// The tokens of the launched graph that it belongs to.
     pub(super) ties: Option<Arc<Ties>>,
 }
 

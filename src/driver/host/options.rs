@@ -1,4 +1,4 @@
-//! What the host device pretends to be.
+//! The options of the host device.
 
 #![deny(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::driver::pages;
 /// Access masks have a bit for each device.
 const MAX_DEVICES: u32 = 64;
 
-/// What to pretend.
+/// The properties of the host device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
     /// How many devices, 1 to 64.
@@ -23,21 +23,21 @@ pub struct HostOptions {
     pub eager: bool,
     /// Check accesses for races and for memory unmapped in use.
     pub check: bool,
-    /// Whom to tell of mistakes, besides [`HostDriver::reports`](super::HostDriver::reports).
+    /// How to announce mistakes, besides [`HostDriver::reports`](super::HostDriver::reports).
     pub tell: Tell,
     /// Whether devices can access each other's memory.
     pub peers: bool,
 }
 
-/// Whom to tell of mistakes as they are found.
+/// How to announce mistakes as they are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tell {
-    /// Who asks.
+    /// Not at all: callers ask for the reports.
     #[default]
     Nobody,
     /// A line on stderr.
     Stderr,
-    /// The same, and the process ends at the first.
+    /// A line on stderr, and the process ends at the first mistake.
     Abort,
 }
 
@@ -63,7 +63,7 @@ impl HostOptions {
         HostOptions { seed, eager: false, check: true, ..HostOptions::default() }
     }
 
-    /// Checks the options; returns the bytes of a device as it will be, whole granules.
+    /// Checks the options; returns the bytes of a device in whole granules.
     pub(super) fn check(&self) -> Result<u64> {
         if self.devices == 0 || self.devices > MAX_DEVICES {
             return Err(Error::invalid(format!("{} host devices: 1 to {MAX_DEVICES} are possible", self.devices)));

@@ -58,7 +58,7 @@ fn map_aligned(size: u64, align: u64, prot: libc::c_int) -> Result<u64> {
     let (head, tail) = (aligned - start, start + slack - (aligned + size));
     let trimmed = unmap(start, head).and_then(|()| unmap(aligned + size, tail));
     if let Err(e) = trimmed {
-        // What is left of the attempt; when even this fails only addresses are lost.
+        // Frees what is left of the attempt; if even this fails, only addresses are lost.
         let _ = unmap(start, slack);
         return Err(e);
     }
@@ -129,9 +129,9 @@ pub(super) fn protect(va: u64, size: u64, accessible: bool) -> Result<()> {
     Ok(())
 }
 
-/// Mappings held for nothing but to be given up. When a process has as many mappings as the system
-/// allows, even unmapping can fail, because it may have to cut a mapping in two; giving these up
-/// makes it possible again.
+/// Mappings held only to be given up. When a process has as many mappings as the system allows,
+/// even unmapping can fail, because it may have to cut a mapping in two; giving these up makes it
+/// possible again.
 pub(super) struct Headroom {
     start: u64,
 }
@@ -153,7 +153,7 @@ impl Headroom {
 
 impl Drop for Headroom {
     fn drop(&mut self) {
-        // Failing keeps a few pages of addresses.
+        // A failure leaks a few pages of addresses.
         let _ = unmap(self.start, HEADROOM_PAGES * pages::page_size());
     }
 }
@@ -170,7 +170,7 @@ pub(super) fn memfd(sealable: bool) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sets a file's size; what is new is sparse.
+/// Sets a file's size; any growth is sparse.
 pub(super) fn set_len(file: &OwnedFd, size: u64) -> Result<()> {
     let most = process::largest_file();
     if size > most {
@@ -198,14 +198,14 @@ pub(super) fn seal_size(file: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Facts about a descriptor from outside.
+/// Facts about a descriptor that came from outside.
 pub(super) struct FileFacts {
-    /// What names the file while it is open anywhere.
+    /// Identifies the file while it is open anywhere.
     pub(super) inode: (u64, u64),
     pub(super) size: u64,
     /// Bytes of memory it occupies.
     pub(super) resident: u64,
-    /// Whether its size is fixed, as `seal_size` does; only memory files can be.
+    /// Whether its size is sealed, as `seal_size` does; only memory files can be sealed.
     pub(super) size_sealed: bool,
 }
 

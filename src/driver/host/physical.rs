@@ -5,7 +5,7 @@
 //! side by side they become one mapping of the kernel's. Exportable extents have files of their
 //! own, because a descriptor gives access to a whole file.
 //!
-//! A *key* is the address of a physical byte: unique among all devices and all time, the same
+//! A *key* is the address of a physical byte: unique across devices, never reused, and the same
 //! through every alias.
 
 use super::os;
@@ -48,7 +48,7 @@ pub(super) struct Physical {
     granularity: u64,
     /// By key of the first byte.
     extents: HashMap<u64, Extent>,
-    /// Handle → key of its extent. Handles are never reused, so a dropped one is known to be wrong.
+    /// Handle → key of its extent. Handles are never reused, so a dropped one is recognised.
     handles: HashMap<u64, u64>,
     next_handle: u64,
     by_inode: HashMap<(u64, u64), u64>,
@@ -111,7 +111,7 @@ impl Physical {
         Ok(key)
     }
 
-    /// Keys alone, for memory that uses no capacity: pinned blocks and imports.
+    /// Takes only keys, for memory that uses no capacity: pinned blocks and imports.
     pub(super) fn keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
         let s = self.store_mut(dev)?;
         let end = s.next.checked_add(size).filter(|e| *e < 1 << DEVICE_SHIFT).ok_or_else(|| {
@@ -174,7 +174,7 @@ impl Physical {
         })
     }
 
-    /// A live handle's extent, by key.
+    /// The key and extent of a live handle.
     pub(super) fn lookup(&self, h: PhysHandle) -> Result<(u64, &Extent)> {
         let key = self.key_of(h)?;
         let x = self.extents.get(&key).ok_or_else(|| Error::internal("a handle without an extent"))?;
@@ -199,14 +199,14 @@ impl Physical {
         }
     }
 
-    /// One more mapping of an extent.
+    /// Counts one more mapping of an extent.
     pub(super) fn pin(&mut self, key: u64) {
         if let Some(x) = self.extents.get_mut(&key) {
             x.maps += 1;
         }
     }
 
-    /// One mapping less.
+    /// Counts one mapping fewer; returns the keys if the extent is gone.
     pub(super) fn unpin(&mut self, key: u64) -> Gone {
         if let Some(x) = self.extents.get_mut(&key) {
             x.maps -= 1;
@@ -290,7 +290,7 @@ pub(super) fn check_size(what: &str, size: u64, granularity: u64) -> Result<()> 
     Ok(())
 }
 
-/// There is no such device.
+/// The error for a device that does not exist.
 pub(super) fn no_device(dev: DeviceId, count: usize) -> Error {
     Error::invalid(format!("device {dev} does not exist; the host device has {count} (numbered from 0)"))
 }

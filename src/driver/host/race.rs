@@ -1,10 +1,10 @@
-//! The race checker: who last touched each physical byte.
+//! The race checker: the last accesses to each physical byte.
 //!
-//! For every range of physical bytes ("segment") it keeps the last write and the reads since. An
-//! operation that runs is compared with them: whatever is not ordered before it, by the vector
-//! clocks, races with it when one of the two writes. Keeping only the last of each lane is enough,
-//! as in FastTrack: who is ordered after the last is ordered after the earlier ones of the same
-//! lane, and who is ordered after a write is ordered after all that the write was ordered after.
+//! For every range of physical bytes ("segment") it keeps the last write and the reads since. A
+//! running operation is compared with them: any access that the vector clocks do not order before
+//! it races with it if one of the two writes. Keeping only each lane's last access is enough, as in
+//! FastTrack: an operation ordered after it is ordered after the lane's earlier ones, and an
+//! operation ordered after a write is ordered after everything before that write.
 
 #![deny(unsafe_code)]
 
@@ -43,7 +43,7 @@ impl Shadow {
         Shadow { segments: BTreeMap::new(), thin_at: THIN_AT }
     }
 
-    /// Makes segment bounds fall on `at`.
+    /// Splits the segment that spans `at` there.
     fn split(&mut self, at: u64) {
         let Some((_, seg)) = self.segments.range_mut(..at).next_back().filter(|(_, s)| s.end > at) else { return };
         let right = seg.clone();
@@ -51,7 +51,7 @@ impl Shadow {
         self.segments.insert(at, right);
     }
 
-    /// Enters a write of `keys` by `op`, whose clock is `clock`, and tells what it conflicts with.
+    /// Records a write of `keys` by `op` with clock `clock`; adds conflicts to `found`.
     pub(super) fn write(&mut self, keys: &Range<u64>, op: &Arc<OpInfo>, clock: &Clock, found: &mut Vec<Conflict>) {
         self.split(keys.start);
         self.split(keys.end);
@@ -67,7 +67,7 @@ impl Shadow {
         self.segments.insert(keys.start, Segment { end: keys.end, write: Some(op.clone()), reads: Vec::new() });
     }
 
-    /// Enters a read.
+    /// Records a read of `keys` by `op` with clock `clock`; adds conflicts to `found`.
     pub(super) fn read(&mut self, keys: &Range<u64>, op: &Arc<OpInfo>, clock: &Clock, found: &mut Vec<Conflict>) {
         self.split(keys.start);
         self.split(keys.end);

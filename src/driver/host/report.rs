@@ -1,4 +1,4 @@
-//! What the device found wrong with the work given to it.
+//! Reports of mistakes in the work given to the device.
 
 #![deny(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::driver::process;
 use std::fmt;
 use std::ops::Range;
 
-/// What kind of mistake a [`Report`] is about.
+/// The kind of a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
     /// Two operations, neither ordered before the other, touch the same physical bytes and one of
@@ -21,7 +21,7 @@ pub enum ReportKind {
     UnmapInUse,
     /// An operation was submitted for addresses outside every live range, or across the end of one.
     NotLive,
-    /// A range was declared live that overlaps one that still is.
+    /// A range declared live overlaps one that is live already.
     LiveOverlap,
     /// A kernel found its data wrong, or touched bytes it had not declared.
     Check,
@@ -33,7 +33,7 @@ pub enum ReportKind {
 /// runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What kind of mistake it is.
+    /// The kind of the mistake.
     pub kind: ReportKind,
     /// The labels of the operations involved, the earlier one first.
     pub labels: Vec<String>,
@@ -63,10 +63,10 @@ impl Report {
     }
 }
 
-/// The reports kept; one bug in a long run would otherwise fill memory with them.
+/// How many reports are kept; otherwise one bug in a long run would fill memory with them.
 const KEPT: usize = 1000;
 
-/// The reports told; of later ones each time that their number doubles.
+/// How many reports are announced; after that, one each time their number doubles.
 const TOLD: u64 = 64;
 
 /// The reports so far.
@@ -84,13 +84,13 @@ impl Reports {
         Reports { tell, ..Reports::default() }
     }
 
-    /// How many reports there were in all, those that have been taken too.
+    /// How many reports there were in all, including those that have been taken.
     pub(super) fn made(&self) -> u64 {
         self.made
     }
 
     pub(super) fn push(&mut self, r: Report) {
-        // One access can meet another in several segments; once is enough.
+        // Two accesses can meet in several segments; one report is enough.
         if self.list.last().is_some_and(|l| l.kind == r.kind && l.text == r.text) {
             return;
         }

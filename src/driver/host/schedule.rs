@@ -1,4 +1,4 @@
-//! The scheduler: no threads of its own. Work makes progress when the driver is called.
+//! The scheduler. It has no threads of its own: work makes progress when the driver is called.
 //!
 //! Each call lets the device take some steps (how many depends on its [`Mood`](super::mood::Mood)),
 //! chosen by a seeded generator among the operations whose turn it may be; calls that wait run what
@@ -67,8 +67,8 @@ impl State {
             .find(|lane| Some(*lane) != except && matches!(self.next_in(*lane), Next::Ready))
     }
 
-    /// Takes a ready operation from its lane. What needs no data moved is done at once; otherwise
-    /// the operation is returned for execution, and `finish` must follow.
+    /// Takes a ready operation from its lane. One that moves no data is done at once; any other is
+    /// returned for execution, and `finish` must follow.
     fn begin(&mut self, lane: usize) -> Option<Op> {
         let op = self.lanes.list.get_mut(lane)?.queue.pop_front()?;
         let run = match &op.work {
@@ -158,8 +158,7 @@ fn execute(op: &Op) -> Vec<(ReportKind, String)> {
 
 impl HostDriver {
     fn lock(&self) -> Guard<'_> {
-        // A panic elsewhere cannot have left the state half changed in a way that matters more than
-        // going on.
+        // A panic elsewhere may have left the state half changed, but going on matters more.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -193,7 +192,7 @@ impl HostDriver {
         st
     }
 
-    /// After a submission: where the device keeps up, everything that can run does.
+    /// After a submission, runs everything that can run if the device keeps up.
     pub(super) fn settle<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         if self.keeps_up(&st) && !IN_BODY.get() {
             while let Some(lane) = st.pick(None) {
@@ -208,7 +207,7 @@ impl HostDriver {
         if let Some(mut op) = st.begin(lane) {
             drop(st);
             let problems = execute(&op);
-            // What a body owns goes without the lock too.
+            // Whatever the body owns is dropped outside the lock too.
             op.work = Work::Mark;
             st = self.lock();
             st.finish(&op, problems);

@@ -1,4 +1,4 @@
-//! What a thread keeps of each host driver: its current device and its default streams.
+//! A thread's state for each host driver: its current device and its default streams.
 
 #![deny(unsafe_code)]
 
@@ -7,7 +7,7 @@ use crate::driver::process;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 
-/// What one thread has to do with one host driver.
+/// One thread's state for one host driver.
 pub(super) struct Seat {
     driver: u64,
     pub(super) device: DeviceId,
@@ -18,7 +18,7 @@ pub(super) struct Seat {
 /// A thread's seats.
 struct Seats(RefCell<Vec<Seat>>);
 
-/// The main thread's outlive it: exit handlers come later.
+/// The main thread's seats outlive it: exit handlers run later.
 impl Drop for Seats {
     fn drop(&mut self) {
         if process::thread_number() == std::process::id() {
@@ -29,8 +29,8 @@ impl Drop for Seats {
 
 thread_local! {
     static SEATS: Seats = const { Seats(RefCell::new(Vec::new())) };
-    /// Those of a thread that calls when its own are gone: from an exit handler, or from a
-    /// destructor that runs late. Nothing is done when these end.
+    /// The seats of a thread that calls after its own are gone: from an exit handler, or from a
+    /// destructor that runs late. These are never dropped.
     static LATE: ManuallyDrop<RefCell<Vec<Seat>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 

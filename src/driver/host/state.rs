@@ -23,7 +23,7 @@ pub(super) struct State {
     pub(super) lanes: Lanes,
     pub(super) events: Events,
     pub(super) graphs: Graphs,
-    /// What the host has seen complete; one clock for all host threads.
+    /// The work that the host has seen complete: one clock for all host threads.
     pub(super) host: Clock,
     /// Counts changes of `host`, so that lanes join it only when there is news.
     pub(super) host_version: u64,
@@ -121,7 +121,7 @@ impl State {
         Ok(())
     }
 
-    /// Checks what can be checked when work is submitted, and notes who uses which mapping.
+    /// Makes the checks that are possible at submission, and notes the users of each mapping.
     fn note_submission(&mut self, op: &Op) {
         for r in op.reads.iter().chain(&op.writes) {
             if self.live.on && self.memory.reserved(r.start) {
@@ -196,9 +196,9 @@ impl State {
         self.reports.push(Report::new(ReportKind::Race, &[&c.earlier, &op.info], range, text));
     }
 
-    /// What everything still to run is ordered after: what the host has seen, unless work submitted
-    /// before it saw that is still queued. A lane's clock never goes back, so its oldest operation
-    /// knows least.
+    /// The clock that everything still to run is ordered after: what the host has seen, less
+    /// whatever it saw after submitting work that is still queued. A lane's clock never goes back,
+    /// so its oldest operation knows least.
     fn floor(&self) -> Clock {
         let mut floor = self.host.clone();
         for l in &self.lanes.list {
@@ -220,9 +220,9 @@ impl State {
         users
     }
 
-    /// Reports those of `users` that may still be using `r`, which has just gone: whatever `after`
-    /// is not ordered after. `after` is the clock of an operation of `lane`, or the host's and no
-    /// lane.
+    /// Reports those of `users` that may still be using `r`, which has just gone: those that
+    /// `after` is not ordered after. `after` is the clock of an operation of `lane`, or without a
+    /// lane the host's.
     pub(super) fn report_in_use(
         &mut self,
         users: Vec<Arc<OpInfo>>,
@@ -248,7 +248,7 @@ impl State {
     }
 }
 
-/// Enters `op` as its lane's last user of a mapping.
+/// Records `op` as its lane's last user of a mapping.
 fn note_user(m: &mut Mapping, op: &Arc<OpInfo>) {
     match m.users.iter_mut().find(|u| u.lane == op.lane) {
         Some(u) if u.seq >= op.seq => {}

@@ -5,8 +5,8 @@
 use crate::driver::graph::Gone;
 use std::sync::Arc;
 
-/// The tokens of a graph. Given back when the last that holds them goes: the capture, the graph, or
-/// a launch in flight.
+/// The tokens of a graph. Given back when their last holder goes: the capture, the graph, or a
+/// launch in flight.
 pub(super) struct Ties {
     pub(super) tokens: Vec<u64>,
     pub(super) gone: Arc<Gone>,

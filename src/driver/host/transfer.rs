@@ -9,11 +9,11 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::pages;
 use std::ops::Range;
 
-/// What lies at an address.
+/// The kind of memory at an address.
 enum Place {
     /// Device or pinned memory, tracked.
     Tracked,
-    /// Anything else of the process's: its own responsibility.
+    /// Any other memory of the process, which answers for it.
     Pageable,
 }
 

@@ -7,6 +7,7 @@
 mod circles;
 mod methods;
 
+use crate::files;
 use circles::Graph;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -266,14 +267,8 @@ fn src() -> PathBuf {
 }
 
 fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
+    files(dir, found);
+    found.retain(|path| path.extension().is_some_and(|e| e == "rs"));
 }
 
 /// The graph of a crate: which file uses which.

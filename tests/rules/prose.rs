@@ -1,8 +1,9 @@
 //! Comments are no wider than 100 columns. rustfmt wraps code only.
 #![allow(clippy::unwrap_used)]
 
+use crate::files;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const WIDEST: usize = 100;
 const FOLDERS: &str = "abi bench benches bindings c_tests cli examples fuzz gpu include preload scripts src tests";
@@ -14,18 +15,6 @@ fn marks(ending: &str) -> &'static [&'static str] {
         "c" | "h" | "hpp" | "cpp" | "cu" => &["//", "/*", "* "],
         "sh" | "py" | "jl" => &["#"],
         _ => &[],
-    }
-}
-
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
-        let name = entry.file_name().unwrap().to_string_lossy();
-        match entry.is_dir() {
-            // Builds and caches.
-            true if name.starts_with(['.', '_']) || name == "target" || name == "build" => {}
-            true => files(&entry, found),
-            false => found.push(entry),
-        }
     }
 }
 

@@ -108,8 +108,8 @@ impl Pool {
     /// Frees all live allocations of a route that has ended. Returns their addresses.
     pub(crate) fn free_claimed(&self, route: &Route) -> Vec<u64> {
         let mut freed = Vec::new();
-        for claim in std::mem::take(&mut *lock(&route.claims)) {
-            for &(number, last) in claim.until.as_ref().unwrap_or(&self.ids_of(&claim.part)) {
+        for mut claim in std::mem::take(&mut *lock(&route.claims)) {
+            for (number, last) in claim.until.take().unwrap_or_else(|| self.ids_of(&claim.part)) {
                 self.free_between((number, claim.since(number), last), &mut freed);
             }
         }

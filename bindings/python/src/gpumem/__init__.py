@@ -15,7 +15,7 @@ allocate from gpumem; import each by name. On a machine without a GPU all of thi
 device, which is made of ordinary memory.
 
 Sizes are numbers of bytes, or strings such as "4GiB". A stream is None (the default stream), a
-number, or an stream object of any of these libraries. A failure raises a `gpumem.Error`, with one
+number, or a stream object of any of these libraries. A failure raises a `gpumem.Error`, with one
 class per status; `gpumem.OutOfMemory` is also a MemoryError. Every function may be called from any
 thread.
 """

@@ -4,12 +4,12 @@
 # bench/ and .gpu/, and run gpu/test.sh or gpu/bench.sh.
 #
 #   gpu/stage.sh [--dev] [--bench] [--multi] [--built]
-#                                      --dev: the library from a development build, which is quicker
-#                                      to make --bench: no tests, only what gpu/bench.sh and
-#                                      gpu/torch.sh need --multi: only what gpu/multi.sh needs, that
-#                                      script and its programs too: .gpu/ alone will do there
-#                                      --built: the library and the command as they are in target/
-#                                      (`make build` makes them)
+#                  --dev      the library from a development build, which is quicker to make
+#                  --bench    no tests, only what gpu/bench.sh and gpu/torch.sh need
+#                  --multi    only what gpu/multi.sh needs, with that script and its programs, so
+#                             that .gpu/ alone will do there
+#                  --built    the library and the command as they are in target/ (`make build` makes
+#                             them)
 #   WITH_RMM=1                         RMM too, from PyPI, for gpu/bench.sh to measure it and
 #                                      gpu/test.sh to use it; needs pip
 #   RMM_PACKAGES="librmm-cu13 rapids-logger"    what that is, for another CUDA or version

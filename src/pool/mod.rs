@@ -33,8 +33,8 @@
 //! - *stitch*: to map free extents at neighbouring addresses (`remap/stitch.rs` decides what,
 //!   `remap/anchor.rs` where, `remap/extend.rs` does); *grain*: how large new extents are
 //!   (`remap/grain.rs`).
-//! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now
-//!   (`memory/aliases.rs`).
+//! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now, an *old
+//!   address* (`memory/aliases.rs`, `remap/old_addresses.rs`).
 //! - *zombie*: addresses that were never handed out and that the driver would not unmap.
 //! - *flip*: to take dormant aliases back with no driver call (`remap/flip.rs`); *memo*: what to
 //!   take back (`heap/memo.rs`).

@@ -22,7 +22,12 @@ struct Step {
 pub(crate) struct Memo {
     steps: Vec<Step>,
     at: usize,
+    /// How many requests since then were the same as the time before, whatever answered them.
+    same: usize,
 }
+
+/// This many requests that are the same as the time before are no coincidence.
+const NO_COINCIDENCE: usize = 4;
 
 impl Memo {
     /// The run that answered this request at this point last time.
@@ -31,13 +36,20 @@ impl Memo {
         (step.size == want.size && step.align == want.align).then_some(step.run)
     }
 
+    /// Whether the work since the last fresh start began like the work before it.
+    pub(crate) fn repeats(&self) -> bool {
+        self.same >= NO_COINCIDENCE
+    }
+
     /// Notes that last time's answer was given again.
     pub(crate) fn followed(&mut self) {
         self.at += 1;
+        self.same += 1;
     }
 
     /// Notes that another answer was given. Last time's steps from here on tell nothing any more.
     pub(crate) fn note(&mut self, want: Want, run: RunId) {
+        self.same += usize::from(self.next(want).is_some());
         self.steps.truncate(self.at);
         if self.steps.len() < MAX_STEPS {
             self.steps.push(Step { size: want.size, align: want.align, run });
@@ -47,6 +59,6 @@ impl Memo {
 
     /// Begins again with the first step, as the heap starts afresh.
     pub(crate) fn restart(&mut self) {
-        self.at = 0;
+        (self.at, self.same) = (0, 0);
     }
 }

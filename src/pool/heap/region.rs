@@ -168,6 +168,12 @@ impl Regions {
         self.spans().flat_map(|first| self.walk(first)).map(|r| (r, self.get(r)))
     }
 
+    /// At least `count` descriptors, if there are as many, spread evenly by their numbers; some may
+    /// be vacant or edges.
+    pub(crate) fn sample(&self, count: usize) -> impl Iterator<Item = (u32, &Region)> {
+        (0u32..).zip(&self.all).step_by((self.all.len() / count.max(1)).max(1))
+    }
+
     /// Every ready region of at least `size` bytes, smallest bins first.
     pub(crate) fn ready_from(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         let bins = self.bins.used_from(Bins::index(size.max(GRANULE)));

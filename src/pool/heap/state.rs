@@ -370,6 +370,8 @@ pub(crate) struct Learnt {
     /// Bytes mapped to other addresses for the heap since it last started afresh. Does not count
     /// bytes taken back with no driver call.
     pub(crate) remapped: u64,
+    /// Whether it gave up old addresses when it last ran short.
+    pub(crate) gives_up: bool,
     /// Whether it ran short of memory soon after the last time.
     short: bool,
     /// Whether it could map more, rather than move memory, when it last ran short. Such a heap gets

@@ -5,7 +5,8 @@
 //! mapping the extent there again the rest. So aliases are kept, in the *runs* they were mapped in.
 //! A request that finds all extents of a run free takes the run back (`remap/flip.rs`) without a
 //! driver call. Work that repeats finds a run made of the same parts each time (`parts.rs`). So
-//! parts are kept too, and a flip only checks whether they still hold.
+//! parts are kept too, and a flip only checks whether they still hold. Work that does not repeat
+//! has aliases unmapped where runs are to go (`remap/old_addresses.rs`).
 
 use crate::driver::PhysHandle;
 use crate::pool::memory::bits::Bits;
@@ -14,6 +15,7 @@ use crate::pool::memory::parts::{Part, RunId, STOCK};
 use crate::pool::order::{Order, Tag};
 use crate::pool::types::NONE;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// What an alias is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +90,9 @@ pub(crate) struct Unmapping {
 ///
 /// Invariants: an extent has at most one present alias, and none exactly if it is in stock;
 /// `dormant` and `dormant_bytes` count aliases that are dormant or claimed; aliases that are not
-/// gone do not overlap; a run's aliases lie one after the other between its `bounds`; each is at
-/// most one of present, claimed and gone; a head's counts are those of the run.
+/// gone do not overlap, and `by_addr` has exactly these; a run's aliases lie one after the other
+/// between its `bounds`; each is at most one of present, claimed and gone; a head's counts are
+/// those of the run.
 #[derive(Default)]
 pub(crate) struct Aliases {
     /// By run.
@@ -99,6 +102,7 @@ pub(crate) struct Aliases {
     /// By extent: its aliases that are not gone.
     extents: Vec<Vec<AliasId>>,
     vacant_extents: Vec<u32>,
+    by_addr: BTreeMap<u64, AliasId>,
     dormant: usize,
     dormant_bytes: u64,
     clock: u64,
@@ -133,6 +137,7 @@ impl Aliases {
             debug_assert!(self.present(extent).is_none());
             aliases.push(Alias { addr: at, extent });
             self.extents[extent.id as usize].push((number, i));
+            self.by_addr.insert(at, (number, i));
             at += extent.size;
         }
         self.clock += 1;
@@ -333,6 +338,35 @@ impl Aliases {
         Some(places.into_iter().map(|p| self.claim(p)).collect())
     }
 
+    /// The dormant alias that starts at `addr`, if the device has passed it: its place and size.
+    fn passed_at(&self, addr: u64, order: &Order) -> Option<(AliasId, u64)> {
+        let &place = self.by_addr.get(&addr)?;
+        let passed = self.state(place) == AliasState::Dormant && self.unsettled(place.0, order).next().is_none();
+        passed.then(|| (place, self.runs[place.0 as usize].aliases[place.1 as usize].extent.size))
+    }
+
+    /// The size of the dormant alias that starts at `addr`, if the device has passed it, else 0.
+    pub(crate) fn passed_behind(&self, addr: u64, order: &Order) -> u64 {
+        self.passed_at(addr, order).map_or(0, |(_, size)| size)
+    }
+
+    /// The size of the dormant alias that ends at `addr`, if the device has passed it, else 0.
+    pub(crate) fn passed_in_front(&self, addr: u64, order: &Order) -> u64 {
+        let last = self.by_addr.range(..addr).next_back();
+        let passed = last.and_then(|(&start, _)| Some((start, self.passed_at(start, order)?.1)));
+        passed.filter(|(start, size)| start + size == addr).map_or(0, |(_, size)| size)
+    }
+
+    /// Claims the dormant aliases that the device has passed and that have addresses in
+    /// `[start, end)`.
+    pub(crate) fn claim_within(&mut self, start: u64, end: u64, order: &Order) -> Vec<Unmapping> {
+        let first = self.by_addr.range(..start).next_back().map_or(start, |(&addr, _)| addr);
+        let passed = self.by_addr.range(first..end).filter_map(|(&addr, _)| Some((addr, self.passed_at(addr, order)?)));
+        let places: Vec<AliasId> =
+            passed.filter(|(addr, (_, size))| addr + size > start).map(|(_, (place, _))| place).collect();
+        places.into_iter().map(|p| self.claim(p)).collect()
+    }
+
     /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost
     /// an alias, then those of runs unused for longest. Also returns the tags that kept others from
     /// being claimed.
@@ -381,7 +415,9 @@ impl Aliases {
         head.present.remove(i, 1);
         run.claimed.remove(i, 1);
         run.gone.add(i, 1);
-        self.extents[run.aliases[i].extent.id as usize].retain(|&p| p != place);
+        let alias = run.aliases[i];
+        self.extents[alias.extent.id as usize].retain(|&p| p != place);
+        self.by_addr.remove(&alias.addr);
         head.left -= 1;
         if head.left == 0 {
             *head = Head::default();
@@ -427,6 +463,14 @@ impl Aliases {
             ensure!(right, "the run that ends at {at:#x} does not have the aliases that it counts");
             self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
         }
+        let mut there = 0;
+        for (&addr, &place) in &self.by_addr {
+            let known = self.heads[place.0 as usize].left > 0 && self.state(place) != AliasState::Gone;
+            ensure!(known && self.address_of(place) == addr, "an alias is said to be at {addr:#x}");
+            there += 1;
+        }
+        let left: u64 = self.runs().map(|r| u64::from(self.heads[r as usize].left)).sum();
+        ensure!(there == left, "{there} aliases have addresses, and {left} are not gone");
         let presents = |&place: &AliasId| self.state(place) == AliasState::Present;
         if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
             return Err(format!("extent {e} is in two places"));

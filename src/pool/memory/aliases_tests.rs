@@ -147,3 +147,30 @@ fn an_alias_that_is_gone_leaves_its_run_in_parts() {
     assert!(other.iter().all(|&r| aliases.bounds(r).2 == 0));
     valid(&aliases);
 }
+
+/// Where a run may grow: dormant aliases that the device has passed, and no others.
+#[test]
+fn passed_aliases_are_found_by_their_addresses() {
+    let (order, a, _) = lanes();
+    let mut aliases = Aliases::default();
+    let all = extents(&mut aliases, 6);
+    let (low, high) = (aliases.add_run(100 * P, &all[..4]), aliases.add_run(104 * P, &all[4..]));
+    let places = |aliases: &Aliases, run| aliases.run(run).map(|x| x.1.place).collect::<Vec<_>>();
+    places(&aliases, low)[1..].iter().for_each(|&place| aliases.leave(place, Tag::SETTLED));
+    places(&aliases, high).into_iter().for_each(|place| aliases.leave(place, order.tag(a)));
+    let sizes = |aliases: &Aliases, addr: u64| {
+        [aliases.passed_behind(addr * P, &order) / P, aliases.passed_in_front(addr * P, &order) / P]
+    };
+    assert_eq!(sizes(&aliases, 100), [0, 0], "present");
+    assert_eq!([101, 102, 104].map(|at| sizes(&aliases, at)), [[1, 0], [1, 1], [0, 1]], "in use behind 104");
+    assert_eq!(aliases.passed_in_front(103 * P + 1, &order), 0, "none ends there");
+    // Half an alias is claimed whole.
+    let claims = aliases.claim_within(102 * P + 1, 106 * P, &order);
+    assert_eq!(claims.iter().map(|c| c.addr / P).collect::<Vec<_>>(), [102, 103]);
+    assert_eq!(sizes(&aliases, 103), [0, 0], "claimed");
+    valid(&aliases);
+    aliases.unclaim(claims[0]);
+    aliases.gone(claims[1]);
+    assert_eq!([sizes(&aliases, 103), sizes(&aliases, 104)], [[0, 1], [0, 0]]);
+    valid(&aliases);
+}

@@ -77,6 +77,11 @@ impl Holes {
         last.filter(|_| !self.roots.contains_key(&addr)).map_or(0, |(_, &len)| len)
     }
 
+    /// Where the reservation that holds the byte in front of `addr` starts and ends.
+    pub(crate) fn root_in_front(&self, addr: u64) -> (u64, u64) {
+        self.roots.range(..addr).next_back().map_or((addr, addr), |(&base, &len)| (base, base + len))
+    }
+
     /// How many of the addresses kept up to `end` follow `addr` directly.
     pub(crate) fn kept_after(&self, addr: u64, end: u64) -> u64 {
         self.kept.get(&end).filter(|k| k.start == addr).map_or(0, |_| end - addr)

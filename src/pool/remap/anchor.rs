@@ -22,7 +22,16 @@ pub(crate) struct Anchor {
     pub(crate) kept: u64,
     /// Bytes of the request the region already holds.
     pub(crate) has: u64,
+    /// Whether old addresses lie there, which must be unmapped first (`old_addresses.rs`).
+    pub(crate) old: bool,
 }
+
+/// Old addresses are unmapped for a region that has one part in this many of what the request
+/// lacks, or more: an unmapping costs half as much as a move.
+const WORTH_UNMAPPING: u64 = 2;
+
+/// The run may turn out this much longer than what the request lacks, as extents are moved whole.
+const SPARE: u64 = 64 << 20;
 
 impl Anchor {
     /// Where a run of `len` bytes starts. 0, where no addresses are, if fewer lie in front.
@@ -42,12 +51,14 @@ impl Pool {
         }
         let core = lock(&*self.core);
         let lacks = |has: u64| (want.size - has).next_multiple_of(self.page);
+        let over = |has: u64| Some(&self.order).filter(|_| st.learnt.gives_up && has >= lacks(has) / WORTH_UNMAPPING);
         let behind = |r: u32| {
             let g = st.regions.get(r);
             let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
-            let may =
-                has > 0 && has < want.size && st.regions.is_edge(g.next) && core.holes.after(g.end()) >= lacks(has);
-            may.then_some(Anchor { region: r, at: g.end(), in_front: false, kept: 0, has })
+            let open = has > 0 && has < want.size && st.regions.is_edge(g.next);
+            let may = open && core.room_behind(g.end(), lacks(has) + SPARE, over(has)) >= lacks(has);
+            let old = || core.holes.after(g.end()) < lacks(has);
+            may.then(|| Anchor { region: r, at: g.end(), in_front: false, kept: 0, has, old: old() })
         };
         // The addresses kept for a captured heap lie behind what it has. The start of a run is
         // aligned to a page and no further.
@@ -55,8 +66,9 @@ impl Pool {
         let in_front = |r: u32| {
             let g = st.regions.get(r);
             let open = may_precede && g.size < want.size && st.regions.is_edge(g.prev);
-            let may = open && core.holes.before(g.addr) >= lacks(g.size);
-            may.then_some(Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size })
+            let may = open && core.room_in_front(g.addr, lacks(g.size) + SPARE, over(g.size)) >= lacks(g.size);
+            let old = || core.holes.before(g.addr) < lacks(g.size);
+            may.then(|| Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size, old: old() })
         };
         // Regions of one bin differ little. Of those that have most, take the one at the lowest
         // address.
@@ -72,7 +84,7 @@ impl Pool {
         let at = st.grown_to;
         let ends_there = st.private.is_none() && at.is_multiple_of(want.align) && st.regions.tail_at(at).is_some();
         let fits = ends_there && lock(&*self.core).holes.after(at) >= want.size;
-        fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0 })
+        fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0, old: false })
     }
 
     /// Where a captured heap's span grows: at the start of the addresses kept for it, behind what
@@ -86,7 +98,7 @@ impl Pool {
         let (room, kept) = self.addresses_behind(st, at);
         let fits = at > 0 && has < want.size && room >= need;
         let region = tail.filter(|_| has > 0).unwrap_or(NONE);
-        fits.then_some(Anchor { region, at, in_front: false, kept, has })
+        fits.then_some(Anchor { region, at, in_front: false, kept, has, old: false })
     }
 
     /// How many addresses from `at` on the heap may grow into; and the end of those kept for it if

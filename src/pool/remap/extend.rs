@@ -60,6 +60,11 @@ impl Pool {
             // Old addresses that stay a little longer are no reason to refuse memory.
             self.say(|| format!("heap {}: old addresses not unmapped: {}", heap.number, e.message));
         }
+        st.learnt.gives_up = self.gives_up_old_addresses(st);
+        if st.learnt.gives_up {
+            // Only those that the device is known to have passed; `carry_out` has left markers.
+            self.order.poll(&*self.driver, [want.lane])?;
+        }
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
             if let Outcome::Done(cut) = self.stitch_at(heap, st, want, anchor)? {
@@ -256,7 +261,7 @@ impl Pool {
         // tell.
         let may_share = self.heap_count.load(Relaxed) > 1 && heap.is_ordinary(st);
         let tells = may_share && (!moves.is_empty() || self.is_shared(heap));
-        let marked = tells.then(|| self.mark_here(want));
+        let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
         let supply = self.supply(want, &plan.creates)?;
         let created = supply.create.iter().sum::<u64>();
         let range = match created {
@@ -299,7 +304,7 @@ impl Pool {
         st.count_moves(moves.len() as u64, own as u64);
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
-        if let Some(marked) = marked {
+        if let Some(marked) = marked.filter(|_| tells) {
             self.look_whether_behind(marked);
         }
         st.learnt.fresh_starts.mapped_again((moves.len() + supply.stocked.len()) as u64);
@@ -351,6 +356,9 @@ impl Pool {
     ) -> Result<Option<(u64, Vec<Extent>)>> {
         let moved = moves.iter().map(|s| s.extent).chain(supply.stocked.iter().map(|x| x.0));
         let len = moved.clone().map(|e| e.size).sum::<u64>() + supply.create.iter().sum::<u64>();
+        if anchor.is_some_and(|a| a.old && !self.make_way(a.at, a.in_front, len)) {
+            return Ok(None);
+        }
         let place = anchor.map(|a| (a.start(len), a.kept));
         let Some(va) = self.take_addresses(place, len, want.align)? else {
             return Ok(None);
@@ -374,7 +382,7 @@ impl Pool {
                 return Ok(false);
             }
             let region = if next_ready { next } else { NONE };
-            let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain };
+            let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain, old: false };
             let sources = self.sources(st, Some(anchor.region), |_| true);
             let room = self.room(heap, st, Want { size: need, ..want });
             // Otherwise a block that grows by little each time would be made of pages.

@@ -10,6 +10,7 @@ mod from_heap;
 mod grain;
 mod graves;
 mod mapping;
+mod old_addresses;
 mod others;
 mod search;
 mod shared_heap;

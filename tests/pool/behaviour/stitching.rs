@@ -76,6 +76,65 @@ fn what_repeats_is_stitched_once() {
     rig.close();
 }
 
+/// Once a heap has moved many times its peak, old addresses give way to a run where it can continue
+/// most of what a request needs.
+#[test]
+fn what_never_repeats_gives_up_old_addresses_and_moves_less() {
+    let tight = PoolOptions { earned_permille: 0, ..PoolOptions::default() };
+    let rig = Rig::new(checked(4 * GIB), tight);
+    let s = rig.stream();
+    let (mut rng, mut live, mut bytes) = (Rng::new(7), Vec::new(), 0);
+    let parts = [(); 8].map(|()| {
+        counted(&rig, || {
+            for _ in 0..1_000 {
+                let size = 2 * MIB + rng.below(254 * MIB);
+                while bytes + size > 2 * GIB {
+                    let (p, size) = live.swap_remove(rng.below(live.len() as u64) as usize);
+                    rig.free(p, s);
+                    bytes -= size;
+                }
+                live.push((rig.malloc(size, s), size));
+                bytes += size;
+            }
+            rig.books();
+        })
+    });
+    let later = parts[1..].iter().fold([0, 0], |sum, calls| [sum[0] + calls[2], sum[1] + calls[4]]);
+    assert!(later[0] < 7_000 && later[1] < later[0], "{parts:?}: an extent and more was mapped for each request");
+    live.into_iter().for_each(|(p, _)| rig.free(p, s));
+    rig.close();
+}
+
+/// Work that repeats gets them back: the second time it maps again what they were, the third
+/// nothing.
+#[test]
+fn what_repeats_keeps_its_old_addresses_from_the_second_time_on() {
+    let tight = PoolOptions { earned_permille: 0, ..pages() };
+    let rig = Rig::new(checked(2 * GIB), tight);
+    let s = rig.stream();
+    let passes = [(); 5].map(|()| counted(&rig, || churn(&rig, s, 5, 4_000, 256 * MIB)));
+    assert!(passes[0][4] > 0, "{passes:?}: nothing was in the way");
+    assert!(passes[1][2] > 0 && passes[1][4] == 0, "{passes:?}: the second time shows that it repeats");
+    assert_eq!(passes[2..], [[0; 5]; 3], "{passes:?}");
+    rig.close();
+}
+
+#[test]
+fn contents_survive_what_is_unmapped_while_work_runs_late() {
+    for seed in 1..4 {
+        let rig = Rig::new(late(seed, 2 * GIB), PoolOptions { wait: false, ..pages() });
+        let (s, t) = (rig.stream(), rig.stream());
+        let calls = counted(&rig, || {
+            for pass in 0..4 {
+                churn(&rig, s, 2 * pass, 400, 96 * MIB);
+                churn(&rig, t, 2 * pass + 1, 400, 96 * MIB);
+            }
+        });
+        assert!(calls[4] > 0, "{calls:?}: nothing was in the way");
+        rig.close();
+    }
+}
+
 /// What is free at the start of a span is continued in front, where a live block follows it: only
 /// what is missing moves.
 #[test]

@@ -1,0 +1,97 @@
+//! Old addresses that lie where a run is to go.
+//!
+//! Moved extents stay mapped at their old addresses, so that work that repeats can return there
+//! (`flip.rs`). But those addresses also keep spans next to them from growing in place. A heap
+//! whose work never repeats maps whole requests elsewhere for ever because of that. So, once it has
+//! moved very much, it unmaps old addresses where they lie next to a free region that has much of
+//! the request. docs/adr/aliases.md has what this saves.
+
+use crate::base::sync::lock;
+use crate::pool::heap::{HeapState, State};
+use crate::pool::order::Order;
+use crate::pool::state::{Core, Pool};
+
+/// A heap moves for ever if it has moved more than this many times its peak since it last started
+/// afresh. Work that repeats after less finds all its old addresses.
+const FOR_EVER: u64 = 8;
+
+/// Blocks end in the order they were made if nine tenths of the live ones are at most this many
+/// times as old as half of them. Then it is 1.8 times; if any may end next, 3.3 times.
+const IN_ORDER: u64 = 2;
+
+/// About so many regions tell how old live blocks are.
+const SAMPLE: usize = 1024;
+
+impl Pool {
+    /// Whether a heap gives up old addresses to move less. Two kinds of work are better off with
+    /// them: requests that have repeated since the last fresh start take everything back the time
+    /// after; and where blocks end in the order they were made, a free region soon grows by itself.
+    pub(crate) fn gives_up_old_addresses(&self, st: &HeapState) -> bool {
+        let l = &st.learnt;
+        st.private.is_none()
+            && l.remapped > l.peak_live.saturating_mul(FOR_EVER)
+            && !l.memo.repeats()
+            && !ends_in_order(st, self.page)
+    }
+
+    /// Unmaps the old addresses where `len` bytes are to go behind `at`, or in front of it. `false`
+    /// if that place cannot be had.
+    pub(crate) fn make_way(&self, at: u64, in_front: bool, len: u64) -> bool {
+        let claims = {
+            let mut core = lock(&*self.core);
+            let order = Some(&self.order);
+            let (start, room) = match in_front {
+                true => (at.saturating_sub(len), core.room_in_front(at, len, order)),
+                false => (at, core.room_behind(at, len, order)),
+            };
+            if room < len {
+                return false;
+            }
+            core.aliases.claim_within(start, start + len, &self.order)
+        };
+        let done = self.unmap_claims(&claims);
+        // The run goes elsewhere then.
+        done.inspect_err(|e| self.say(|| format!("old addresses not unmapped: {}", e.message))).is_ok()
+    }
+}
+
+/// Whether the heap's blocks of a page or more end in the order they were made.
+fn ends_in_order(st: &HeapState, page: u64) -> bool {
+    let live = st.regions.sample(SAMPLE).filter(|(_, g)| g.state == State::Live && g.size >= page);
+    let mut made: Vec<u64> = live.map(|(r, _)| st.regions.block(r).id).collect();
+    made.sort_unstable();
+    let Some(&newest) = made.last() else { return false };
+    let age_of_youngest = |percent: usize| newest - made[(made.len() - 1) * (100 - percent) / 100];
+    age_of_youngest(90) <= age_of_youngest(50).saturating_mul(IN_ORDER)
+}
+
+impl Core {
+    /// How many addresses behind `at` a run may take. Old addresses that the device has passed
+    /// count only if the order that tells so is given. Does not look further than for `enough`.
+    pub(crate) fn room_behind(&self, at: u64, enough: u64, old: Option<&Order>) -> u64 {
+        let mut room = self.holes.after(at);
+        let Some(order) = old else { return room };
+        let (_, end) = self.holes.root_in_front(at);
+        while room < enough && at + room < end {
+            match self.holes.after(at + room) + self.aliases.passed_behind(at + room, order) {
+                0 => break,
+                more => room += more,
+            }
+        }
+        room
+    }
+
+    /// The same in front of `at`.
+    pub(crate) fn room_in_front(&self, at: u64, enough: u64, old: Option<&Order>) -> u64 {
+        let mut room = self.holes.before(at);
+        let Some(order) = old else { return room };
+        let (base, _) = self.holes.root_in_front(at + 1);
+        while room < enough && at - room > base {
+            match self.holes.before(at - room) + self.aliases.passed_in_front(at - room, order) {
+                0 => break,
+                more => room += more,
+            }
+        }
+        room
+    }
+}

@@ -15,8 +15,8 @@ use crate::pool::state::{Core, Pool};
 /// afresh. Work that repeats after less finds all its old addresses.
 const FOR_EVER: u64 = 8;
 
-/// Blocks end in the order they were made if nine tenths of the live ones are at most this many
-/// times as old as half of them. Then it is 1.8 times; if any may end next, 3.3 times.
+/// Blocks end in the order they were made if the 90th percentile of the live ones' ages is at most
+/// this many times the median. In a queue it is 1.8 times that, and 3.3 times if any may end next.
 const IN_ORDER: u64 = 2;
 
 /// About so many regions tell how old live blocks are.
@@ -61,8 +61,8 @@ fn ends_in_order(st: &HeapState, page: u64) -> bool {
     let mut made: Vec<u64> = live.map(|(r, _)| st.regions.block(r).id).collect();
     made.sort_unstable();
     let Some(&newest) = made.last() else { return false };
-    let age_of_youngest = |percent: usize| newest - made[(made.len() - 1) * (100 - percent) / 100];
-    age_of_youngest(90) <= age_of_youngest(50).saturating_mul(IN_ORDER)
+    let age = |percentile: usize| newest - made[(made.len() - 1) * (100 - percentile) / 100];
+    age(90) <= age(50).saturating_mul(IN_ORDER)
 }
 
 impl Core {

@@ -22,11 +22,12 @@ struct Step {
 pub(crate) struct Memo {
     steps: Vec<Step>,
     at: usize,
-    /// How many requests since then were the same as the time before, whatever answered them.
-    same: usize,
+    /// The sizes of the first requests since then, and of those of the time before, whatever
+    /// answered them.
+    first: [Vec<u64>; 2],
 }
 
-/// This many requests that are the same as the time before are no coincidence.
+/// This many first requests that are the same as the time before are no coincidence.
 const NO_COINCIDENCE: usize = 4;
 
 impl Memo {
@@ -36,20 +37,27 @@ impl Memo {
         (step.size == want.size && step.align == want.align).then_some(step.run)
     }
 
-    /// Whether the work since the last fresh start began like the work before it.
+    /// Whether the work since the last fresh start began like the work before it, as far as it has
+    /// come.
     pub(crate) fn repeats(&self) -> bool {
-        self.same >= NO_COINCIDENCE
+        !self.first[1].is_empty() && self.first[1].starts_with(&self.first[0])
+    }
+
+    fn asked(&mut self, size: u64) {
+        if self.first[0].len() < NO_COINCIDENCE {
+            self.first[0].push(size);
+        }
     }
 
     /// Notes that last time's answer was given again.
-    pub(crate) fn followed(&mut self) {
+    pub(crate) fn followed(&mut self, want: Want) {
         self.at += 1;
-        self.same += 1;
+        self.asked(want.size);
     }
 
     /// Notes that another answer was given. Last time's steps from here on tell nothing any more.
     pub(crate) fn note(&mut self, want: Want, run: RunId) {
-        self.same += usize::from(self.next(want).is_some());
+        self.asked(want.size);
         self.steps.truncate(self.at);
         if self.steps.len() < MAX_STEPS {
             self.steps.push(Step { size: want.size, align: want.align, run });
@@ -59,6 +67,32 @@ impl Memo {
 
     /// Begins again with the first step, as the heap starts afresh.
     pub(crate) fn restart(&mut self) {
-        (self.at, self.same) = (0, 0);
+        self.at = 0;
+        self.first.swap(0, 1);
+        self.first[0].clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::StreamHandle;
+
+    #[test]
+    fn work_repeats_if_it_begins_the_same_whatever_answers_it() {
+        let mut memo = Memo::default();
+        let run = RunId { number: 0, born: 0 };
+        let mut play = |sizes: &[u64]| {
+            memo.restart();
+            let each = sizes.iter().map(|&size| {
+                memo.note(Want { size, align: 1, stream: StreamHandle::LEGACY, lane: 0, reach: 0 }, run);
+                memo.repeats()
+            });
+            each.collect::<Vec<_>>()
+        };
+        assert_eq!(play(&[5, 6, 7, 8, 9]), [false; 5], "nothing was before");
+        assert_eq!(play(&[5, 6, 7, 8, 1, 2]), [true; 6], "the first four are the same");
+        assert_eq!(play(&[5, 6, 1, 8]), [true, true, false, false]);
+        assert_eq!(play(&[5, 6, 7, 8]), [true, true, false, false], "not like the time before");
     }
 }

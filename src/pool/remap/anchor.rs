@@ -22,16 +22,13 @@ pub(crate) struct Anchor {
     pub(crate) kept: u64,
     /// Bytes of the request the region already holds.
     pub(crate) has: u64,
-    /// Whether old addresses lie there, which must be unmapped first (`old_addresses.rs`).
+    /// Whether old addresses may lie there, which must be unmapped first (`old_addresses.rs`).
     pub(crate) old: bool,
 }
 
 /// Old addresses are unmapped for a region that has one part in this many of what the request
 /// lacks, or more: an unmapping costs half as much as a move.
 const WORTH_UNMAPPING: u64 = 2;
-
-/// The run may turn out this much longer than what the request lacks, as extents are moved whole.
-const SPARE: u64 = 64 << 20;
 
 impl Anchor {
     /// Where a run of `len` bytes starts. 0, where no addresses are, if fewer lie in front.
@@ -56,9 +53,8 @@ impl Pool {
             let g = st.regions.get(r);
             let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
             let open = has > 0 && has < want.size && st.regions.is_edge(g.next);
-            let may = open && core.room_behind(g.end(), lacks(has) + SPARE, over(has)) >= lacks(has);
-            let old = || core.holes.after(g.end()) < lacks(has);
-            may.then(|| Anchor { region: r, at: g.end(), in_front: false, kept: 0, has, old: old() })
+            let may = open && core.room_behind(g.end(), lacks(has), over(has)) >= lacks(has);
+            may.then(|| Anchor { region: r, at: g.end(), in_front: false, kept: 0, has, old: over(has).is_some() })
         };
         // The addresses kept for a captured heap lie behind what it has. The start of a run is
         // aligned to a page and no further.
@@ -66,9 +62,15 @@ impl Pool {
         let in_front = |r: u32| {
             let g = st.regions.get(r);
             let open = may_precede && g.size < want.size && st.regions.is_edge(g.prev);
-            let may = open && core.room_in_front(g.addr, lacks(g.size) + SPARE, over(g.size)) >= lacks(g.size);
-            let old = || core.holes.before(g.addr) < lacks(g.size);
-            may.then(|| Anchor { region: r, at: g.addr, in_front: true, kept: 0, has: g.size, old: old() })
+            let may = open && core.room_in_front(g.addr, lacks(g.size), over(g.size)) >= lacks(g.size);
+            may.then(|| Anchor {
+                region: r,
+                at: g.addr,
+                in_front: true,
+                kept: 0,
+                has: g.size,
+                old: over(g.size).is_some(),
+            })
         };
         // Regions of one bin differ little. Of those that have most, take the one at the lowest
         // address.

@@ -32,7 +32,7 @@ impl Pool {
         let mut core = lock(&*self.core);
         let free = self.look_at(&mut core, heap, st, run, want)?;
         let region = self.bring_back(&mut core, heap, st, run, free, Some(want));
-        st.learnt.memo.followed();
+        st.learnt.memo.followed(want);
         Some(region)
     }
 
@@ -47,7 +47,7 @@ impl Pool {
             return false;
         }
         self.bring_back(&mut core, heap, st, run, free, None);
-        st.learnt.memo.followed();
+        st.learnt.memo.followed(want);
         true
     }
 

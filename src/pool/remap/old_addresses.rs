@@ -28,8 +28,10 @@ impl Pool {
     /// after; and where blocks end in the order they were made, a free region soon grows by itself.
     pub(crate) fn gives_up_old_addresses(&self, st: &HeapState) -> bool {
         let l = &st.learnt;
+        // After a trim the peak may be less than what is live now.
+        let peak = l.peak_live.max(st.live_bytes + st.waiting_bytes);
         st.private.is_none()
-            && l.remapped > l.peak_live.saturating_mul(FOR_EVER)
+            && l.remapped > peak.saturating_mul(FOR_EVER)
             && !l.memo.repeats()
             && !ends_in_order(st, self.page)
     }

@@ -10,11 +10,11 @@
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
 //! ```
 //!
-//! A heap buys no more than half of what is unused. A reserve of the device or of the limit,
+//! A heap buys no more than 55 % of what is unused. A reserve of the device or of the limit,
 //! whichever is less, counts as used. *free* is what these leave, and *mapped* the heap's bytes:
 //!
 //! ```text
-//! bought = min(earned, (free + mapped - peak - reserve) / 2), and 0 where free < reserve
+//! bought = min(earned, (free + mapped - peak - reserve) * 55 %), and 0 where free < reserve
 //! ```
 //!
 //! What was bought is free memory like any other: moved, trimmed, and given up before a request
@@ -48,6 +48,10 @@ const RENT: u64 = 4;
 
 /// One part in this many of the device is left to others.
 const RESERVE: u64 = 16;
+
+/// A heap buys at most this share of what is unused, in percent. Each tenth more saves a heap that
+/// nearly fills the device a third of its moves, and leaves others less (docs/adr/renting-or-buying.md).
+const BUYABLE_PERCENT: u64 = 55;
 
 /// One part in this many of a limit is left, if that is less. With a sixteenth, more requests were
 /// refused at limits close to what is live.
@@ -203,7 +207,7 @@ impl Pool {
         let beyond = st.extents.bytes().saturating_sub(st.learnt.peak_live);
         let reserve = (device.total / RESERVE).min(self.limit.load(Relaxed) / RESERVE_OF_LIMIT);
         match free.checked_sub(reserve) {
-            Some(unused) => most.min((unused + beyond) / 2),
+            Some(unused) => most.min((unused + beyond) / 100 * BUYABLE_PERCENT),
             None => 0,
         }
     }

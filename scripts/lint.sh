@@ -1,5 +1,5 @@
 #!/bin/sh
-# Formatting and lints; warnings are errors.
+# Formatting, lints, and the links of the documentation; warnings are errors.
 set -u
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -12,4 +12,6 @@ for part in fmt clippy; do
     fi
 done
 "$cargo" fmt --all --check || { echo "format it: cargo fmt --all" >&2; exit 1; }
-"$cargo" clippy --workspace --all-targets -- -D warnings
+"$cargo" clippy --workspace --all-targets -- -D warnings || exit 1
+RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+    "$cargo" doc --workspace --no-deps --document-private-items --quiet

@@ -54,7 +54,7 @@ struct Options {
     /// Where programs that fail are written to
     #[arg(long, default_value = ".")]
     out: PathBuf,
-    /// Goes on after a failure of a new kind, up to so many kinds
+    /// How many kinds of failures it collects before it stops
     #[arg(long, default_value_t = 1)]
     failures: usize,
     /// How long one failure is shrunk, seconds

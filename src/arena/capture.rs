@@ -45,6 +45,8 @@ struct Shared {
 pub struct Capture {
     shared: Arc<Shared>,
     route: Arc<Route>,
+    /// The stream named at its begin; `None` if a filter was given.
+    stream: Option<StreamHandle>,
     /// 0 once the capture is gone.
     references: Mutex<u64>,
     /// A layout of what the arena has recorded, made when it is first asked for.
@@ -79,6 +81,10 @@ impl Capture {
         options: CaptureOptions<'_>,
         span: Option<&Arc<Span>>,
     ) -> Result<Capture> {
+        let stream = match which {
+            WhichStreams::Handle(stream) | WhichStreams::CaptureOf(stream) => Some(stream),
+            WhichStreams::Filter(_) => None,
+        };
         let shared = match options.share {
             Some(other) => other.shared_for(pool, options.arena)?,
             None => Arc::new(Shared {
@@ -88,7 +94,7 @@ impl Capture {
             }),
         };
         match pool.begin_route(&shared.arena, which, options.bytes, span) {
-            Ok(route) => Ok(Capture { shared, route, references: Mutex::new(1), planned: Mutex::new(None) }),
+            Ok(route) => Ok(Capture { shared, route, stream, references: Mutex::new(1), planned: Mutex::new(None) }),
             Err(e) => {
                 shared.give_up(pool, 1);
                 Err(e)
@@ -126,6 +132,11 @@ impl Capture {
     /// The device whose memory it is.
     pub fn device(&self) -> DeviceId {
         self.shared.device
+    }
+
+    /// The stream named at its begin; `None` if a filter says which streams it has.
+    pub fn stream(&self) -> Option<StreamHandle> {
+        self.stream
     }
 
     /// Ends the capture for good: its streams' allocations are ordinary again.

@@ -7,6 +7,8 @@
 
 // The header is the contract: what a pointer must be is said there, for C readers, per parameter.
 #![allow(clippy::missing_safety_doc)]
+// `bases[a]` is C there, no link.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 pub mod alloc;
 pub mod arena;

@@ -46,9 +46,8 @@ impl Context {
     pub fn capture_begin(&self, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
         let stream = stream.canonical();
         let dev = self.device_of(None, stream)?;
-        let event =
-            |_: &Capture| Event { stream: stream.0 as u64, device: dev.0 as u8, ..Event::new(Kind::CaptureBegin, 0) };
-        self.timed(event, || Capture::begin(self.pool_for_captures(dev)?, stream, options))
+        let begin = |c: &Capture| event_of(c, Kind::CaptureBegin, 0);
+        self.timed(begin, || Capture::begin(self.pool_for_captures(dev)?, stream, options))
     }
 
     fn pool_for_captures(&self, dev: DeviceId) -> Result<&Pool> {
@@ -59,7 +58,7 @@ impl Context {
     /// The stream's allocations are ordinary again.
     pub fn capture_end(&self, c: &Capture) -> Result<()> {
         self.timed(
-            |()| Event::new(Kind::CaptureEnd, 0),
+            |()| event_of(c, Kind::CaptureEnd, 0),
             || {
                 c.end(self.pool(c.device())?);
                 Ok(())
@@ -70,13 +69,13 @@ impl Context {
     /// Ends the capture, frees all its live memory, and drops every reference.
     pub fn capture_abort(&self, c: &Capture) -> Result<()> {
         let pool = self.pool(c.device())?;
-        self.abort_capture_watched(|| c.abort(pool));
+        self.abort_capture_watched(|began| event_of(c, Kind::CaptureRelease, began), || c.abort(pool));
         Ok(())
     }
 
     /// Drops one reference. Returns whether it was the last.
     pub fn capture_release(&self, c: &Capture) -> Result<bool> {
-        self.timed(|_| Event::new(Kind::CaptureRelease, 0), || c.release(self.pool(c.device())?))
+        self.timed(|_| event_of(c, Kind::CaptureRelease, 0), || c.release(self.pool(c.device())?))
     }
 
     /// Lays out what was recorded. Returns the length of the layout and the most that was live,
@@ -129,4 +128,10 @@ impl Context {
         };
         released.map_or(Ok(()), |c| c.release(pool).map(|_| ()))
     }
+}
+
+/// An event about a capture.
+fn event_of(c: &Capture, kind: Kind, time: u64) -> Event {
+    let stream = c.stream().map_or(0, |s| s.0 as u64);
+    Event { stream, device: c.device().0 as u8, ..Event::new(kind, time) }
 }

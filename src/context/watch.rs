@@ -421,7 +421,7 @@ impl Context {
     }
 
     /// Runs the abort of a capture, which returns what it frees.
-    pub(super) fn abort_capture_watched(&self, abort: impl FnOnce() -> Vec<u64>) {
+    pub(super) fn abort_capture_watched(&self, event: impl FnOnce(u64) -> Event, abort: impl FnOnce() -> Vec<u64>) {
         let began = self.recorder.now();
         let freed = abort();
         if !self.is_watched() {
@@ -430,7 +430,7 @@ impl Context {
         // At the beginning: other allocations may have their memory by now.
         freed.iter().for_each(|&ptr| self.saw_free(ptr, None, began));
         let other = self.recorder.now() - began;
-        self.recorder.push(Event { other, ..Event::new(Kind::CaptureRelease, began) });
+        self.recorder.push(Event { other, ..event(began) });
     }
 
     /// An allocation has moved to another arena.

@@ -316,7 +316,7 @@ impl Problem {
         Ok(BufferId(id as u32))
     }
 
-    /// Changes the size of a buffer: see [`super::replan`].
+    /// Changes the size of a buffer, which then needs a new layout.
     pub fn resize(&mut self, id: BufferId, size: u64) -> Result<()> {
         let arenas = self.arenas.len();
         let count = self.buffers.len();

@@ -418,6 +418,27 @@ fn an_aborted_capture_leaves_nothing_live() {
     assert_eq!(recording.events.iter().filter(|e| e.event.kind == Kind::CaptureRelease).count(), 1);
 }
 
+/// Each event of a capture names its stream and its device.
+#[test]
+fn events_of_a_capture_name_its_stream_and_device() {
+    let host = HostDriver::new(HostOptions { devices: 2, ..HostOptions::default() }).unwrap();
+    let cx = Context::new(host, Config::default()).unwrap();
+    let s = cx.driver().stream_create(DeviceId(1)).unwrap();
+    let (recording, _) = recorded(&cx, || {
+        let begin = || cx.capture_begin(s, CaptureOptions::default()).unwrap();
+        let capture = begin();
+        cx.capture_end(&capture).unwrap();
+        assert!(cx.capture_release(&capture).unwrap());
+        cx.capture_abort(&begin()).unwrap();
+    });
+    let of_captures = |k| matches!(k, Kind::CaptureBegin | Kind::CaptureEnd | Kind::CaptureRelease);
+    let events: Vec<_> = recording.events.iter().map(|e| e.event).filter(|e| of_captures(e.kind)).collect();
+    let kinds: Vec<_> = events.iter().map(|e| e.kind).collect();
+    use Kind::{CaptureBegin as Begin, CaptureEnd as End, CaptureRelease as Release};
+    assert_eq!(kinds, [Begin, End, Release, Begin, Release]);
+    assert!(events.iter().all(|e| (e.stream, e.device) == (s.0 as u64, 1)), "{events:?}");
+}
+
 /// A resize that fails for lack of memory is a request that failed, as a malloc is.
 #[test]
 fn a_resize_that_fails_is_seen() {

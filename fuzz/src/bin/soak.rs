@@ -41,7 +41,7 @@ struct Options {
     /// Seconds that a line is about, instead of a minute
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Loses so many bytes in each thousand operations, to see that a drift is found
+    /// Bytes lost in each thousand operations, to see that a drift is found
     #[arg(long, default_value_t = 0, hide = true)]
     leak: u64,
 }

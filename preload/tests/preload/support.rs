@@ -28,7 +28,7 @@ pub fn scratch() -> &'static Path {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let driver = built().1.join("examples/libsimulated_cuda.so");
-        assert!(driver.exists(), "{} is missing: cargo builds it with the tests", driver.display());
+        assert!(driver.exists(), "{} is missing; build it: cargo build -p gpumem-preload --examples", driver.display());
         std::os::unix::fs::symlink(driver, dir.join("libcuda.so.1")).unwrap();
         dir
     })

@@ -352,7 +352,7 @@ impl HeapState {
         order.identity(self.lane) == self.identity
     }
 
-    /// Whether the heap is low, and has moved extents since it last was. If so, [`Pool::ran_low`]
+    /// Whether the heap is low, and has moved extents since it last was. If so, `Pool::ran_low`
     /// follows. Every free asks.
     #[inline(always)]
     pub(crate) fn has_run_low(&self) -> bool {

@@ -56,7 +56,7 @@ pub struct GraphArenaStats {
     pub streams: u64,
 }
 
-/// Memory for graphs; made by [`Pool::open_arena`], of no use to another pool.
+/// Memory for graphs; made by [`Pool::open_arena`](crate::pool::Pool::open_arena), of no use to another pool.
 pub struct GraphArena {
     pub(crate) options: GraphArenaOptions,
     pub(crate) counts: Arc<Counts>,
@@ -111,8 +111,9 @@ pub(crate) enum Which {
     Filter(Filter),
 }
 
-/// An arena's claim to the allocations of some streams, from [`Pool::begin_route`] to
-/// [`Pool::end_route`].
+/// An arena's claim to the allocations of some streams, from
+/// [`Pool::begin_route`](crate::pool::Pool::begin_route) to
+/// [`Pool::end_route`](crate::pool::Pool::end_route).
 pub struct Route {
     pub(crate) arena: Arc<GraphArena>,
     pub(crate) which: Which,

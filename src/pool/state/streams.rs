@@ -5,7 +5,7 @@
 pub(crate) enum Key {
     Handle(usize),
     PerThread(u64),
-    /// A captured stream, by [`capture_key`]: it cannot be asked for its identity, so captures have
+    /// A captured stream, by `capture_key`: it cannot be asked for its identity, so captures have
     /// heaps of their own.
     Captured(usize),
 }

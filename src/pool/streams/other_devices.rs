@@ -10,7 +10,7 @@
 //! per-thread stream that was announced; the legacy stream of its device stands for that, which
 //! waits for all per-thread streams. Where nothing can be recorded at that time, because of a
 //! capture, the memory goes to the context and the order owes a wait for the other devices
-//! ([`Order::owe`]).
+//! (`Order::owe`).
 //!
 //! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is
 //! called under it.

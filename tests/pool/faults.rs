@@ -429,3 +429,14 @@ fn a_pool_that_cannot_start_leaves_nothing_behind() {
         rig.nothing_on_the_device();
     }
 }
+
+#[test]
+fn more_ahead_than_the_device_has_is_refused_by_name() {
+    for prealloc in [1 << 40, 1 << 63, u64::MAX - U, u64::MAX] {
+        let rig = Rig::new(eager(), options());
+        let refused = Pool::new(rig.host.clone(), D, PoolOptions { prealloc, ..options() }).err().unwrap();
+        assert_eq!(refused.status, Status::OutOfMemory);
+        assert!(refused.message.contains("GPUMEM_PREALLOC"), "{}", refused.message);
+        rig.nothing_on_the_device();
+    }
+}

@@ -80,6 +80,8 @@ impl Pool {
     /// Maps `bytes` ahead when the pool starts: one ready run in the legacy stream's heap, for any
     /// stream to take over.
     pub(crate) fn prealloc(&self, bytes: u64) -> Result<()> {
+        let less = |e: Error| e.context("GPUMEM_PREALLOC is more than can be had, so set less");
+        self.check_size(bytes).map_err(less)?;
         let heap = self.heap_for(StreamHandle::LEGACY)?;
         let mut st = heap.lock();
         let size = self.whole_pages(bytes)?;
@@ -91,7 +93,7 @@ impl Pool {
                 heap.publish(&st);
                 Ok(())
             }
-            None => Err(self.out_of_memory(size).context("GPUMEM_PREALLOC is more than can be had, so set less")),
+            None => Err(less(self.out_of_memory(size))),
         }
     }
 }

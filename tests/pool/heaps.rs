@@ -8,9 +8,10 @@ use crate::pool_support;
 
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
+use gpumem::driver::host::HostDriver;
 use gpumem::driver::{Call, Driver};
-use gpumem::pool::PoolOptions;
-use pool_support::{checked, late, Rig, D};
+use gpumem::pool::{Pool, PoolOptions};
+use pool_support::{checked, late, request, Rig, D};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
@@ -266,4 +267,23 @@ fn one_stream_too_many_is_refused_and_the_others_go_on() {
         rig.free(p, s);
     }
     rig.close();
+}
+
+/// A thread that has used a stream with one pool knows nothing of it in any later pool.
+#[test]
+fn what_a_thread_knows_of_a_pool_is_never_taken_for_another() {
+    let host = HostDriver::new(checked(GIB)).unwrap();
+    let stream = host.stream_create(D).unwrap();
+    let used = |stream| {
+        let options = PoolOptions { va_size: GIB, ..PoolOptions::default() };
+        let pool = Pool::new(host.clone(), D, options).unwrap();
+        pool.free(pool.malloc(&request(MIB, stream)).unwrap(), None).unwrap();
+        pool.trim(0).unwrap();
+        pool
+    };
+    assert!(used(StreamHandle::LEGACY).knows(StreamHandle::LEGACY));
+    for _ in 0..600 {
+        // The other stream's heap has the number that the legacy stream's had.
+        assert!(!used(stream).knows(StreamHandle::LEGACY));
+    }
 }

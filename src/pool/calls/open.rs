@@ -40,7 +40,7 @@ impl Pool {
         }
         let pool = Pool {
             dev,
-            number: NUMBER.fetch_add(1, Relaxed) % 255 + 1,
+            number: NUMBER.fetch_add(1, Relaxed),
             props,
             options,
             page,

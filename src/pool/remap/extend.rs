@@ -84,6 +84,7 @@ impl Pool {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
+        self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
         // Before other heaps' locks are taken, because it looks into those heaps.
         let mut room = self.room(heap, st, want);
         let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want), false)?;

@@ -3,6 +3,7 @@
 
 mod anchor;
 mod economy;
+mod exchange;
 mod extend;
 mod flip;
 mod fresh_start;

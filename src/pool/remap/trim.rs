@@ -246,7 +246,7 @@ impl Pool {
 
     /// Releases an extent. Returns the bytes released: 0 if the device may still be using one of
     /// its old addresses.
-    fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
+    pub(crate) fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
         let claims = lock(&*self.core).aliases.claim_of(s.extent, &self.order);
         let Some(claims) = claims else { return Ok(0) };
         self.unmap_claims(&claims)?;

@@ -56,7 +56,8 @@ pub struct GraphArenaStats {
     pub streams: u64,
 }
 
-/// Memory for graphs; made by [`Pool::open_arena`](crate::pool::Pool::open_arena), of no use to another pool.
+/// Memory for graphs; made by [`Pool::open_arena`](crate::pool::Pool::open_arena), of no use to
+/// another pool.
 pub struct GraphArena {
     pub(crate) options: GraphArenaOptions,
     pub(crate) counts: Arc<Counts>,

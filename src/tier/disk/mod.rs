@@ -9,8 +9,8 @@
 //!   the loops for it.
 //! - A removed file is *pending* until the file system has its blocks back ([`reaper`]); only
 //!   requests that need them wait for that.
-//! - A file is *whole* if everything in it is as it was written ([`format`](mod@format)). Only such files are
-//!   ever taken for data.
+//! - A file is *whole* if everything in it is as it was written ([`format`](mod@format)). Only such
+//!   files are ever taken for data.
 //!
 //! Equations, which [`Store::validate`] checks: `slots` and `data` are the number and the lengths
 //! of the slots; `used` is the sum of the lengths of their files and of those of writes in

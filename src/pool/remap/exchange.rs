@@ -8,18 +8,20 @@
 //!
 //! ```text
 //! excess = mapped - peak - max(peak / NOTICEABLE, least slack)
-//! given back <= need - what finer extents have + excess
+//! given back <= need - what else is free, in extents of any size or in stock + min(excess, need)
 //! ```
 //!
-//! So the heap shrinks by no more than its excess. docs/adr/extent-sizes.md has what this costs and
-//! saves.
+//! The peak is that of all passes of work that repeats: what a pass does not need now, it may want
+//! back in a moment. docs/adr/extent-sizes.md has what this costs and saves.
 
+use crate::base::sync::lock;
 use crate::base::Result;
 use crate::pool::heap::HeapState;
 use crate::pool::remap::sources::{bytes_of, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A heap noticeably exceeds its peak if it maps one part in this many more.
 const NOTICEABLE: u64 = 20;
@@ -30,29 +32,32 @@ const COARSE: u64 = 4;
 impl Pool {
     /// Gives coarse free extents outside the region `anchor` back, before a heap is stitched for
     /// `need` bytes of a request. Those that the device has not passed stay, and are marked for the
-    /// next time. A refusal of the driver is no reason to refuse the request.
-    pub(crate) fn exchange_coarse(&self, st: &mut HeapState, anchor: Option<u32>, need: u64, want: Want) {
-        if !self.options.finer || st.private.is_some() || st.learnt.halved == 0 {
-            return;
+    /// next time. Returns the bytes given back. A refusal of the driver is no reason to refuse the
+    /// request.
+    pub(crate) fn exchange_coarse(&self, st: &mut HeapState, anchor: Option<u32>, need: u64, want: Want) -> u64 {
+        let exchanges = self.options.finer && st.private.is_none() && st.learnt.halved > 0;
+        // Beyond the limit, as after a lowered one, what is given back cannot be made anew.
+        if !exchanges || self.mapped_now() > self.limit.load(Relaxed) {
+            return 0;
         }
-        let peak = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + want.size);
+        let peak = st.learnt.most_live.max(st.live_bytes + st.waiting_bytes + want.size);
         let noticed = peak + (peak / NOTICEABLE).max(self.options.slack_floor);
         let excess = st.extents.bytes().saturating_sub(noticed);
         if excess == 0 {
-            return;
+            return 0;
         }
-        let least = self.largest_extent(st, want.size).saturating_mul(COARSE);
-        let (mut coarse, finer): (Vec<Source>, Vec<Source>) =
-            self.sources(st, anchor, |_| true).into_iter().partition(|s| s.extent.size >= least);
-        if coarse.is_empty() {
-            return;
-        }
-        let most = need.saturating_sub(bytes_of(&finer)) + excess;
+        let before = st.extents.bytes();
         let done = self.order.poll(&*self.driver, [want.lane]).and_then(|()| {
-            let late = coarse.iter().any(|s| !self.order.settled(s.tag));
-            coarse.retain(|s| self.order.settled(s.tag));
+            let least = self.largest_extent(st, want.size).saturating_mul(COARSE);
+            let free = self.sources(st, anchor, |_| true);
+            let unmarked = |s: &Source| s.tag.lane() == want.lane && !self.order.marked(s.tag);
+            let mark = free.iter().any(|s| s.extent.size >= least && unmarked(s));
+            let (coarse, others): (Vec<Source>, Vec<Source>) =
+                free.into_iter().partition(|s| s.extent.size >= least && self.order.settled(s.tag));
+            let stock = lock(&*self.core).stock.bytes();
+            let most = need.saturating_sub(bytes_of(&others) + stock) + excess.min(need);
             self.give_back(st, coarse, most)?;
-            if late {
+            if mark {
                 self.mark_here(want);
             }
             Ok(())
@@ -60,6 +65,7 @@ impl Pool {
         if let Err(e) = done {
             self.say(|| format!("coarse extents not exchanged: {}", e.message));
         }
+        before - st.extents.bytes()
     }
 
     /// Releases settled free extents of a heap, the largest first, at most `most` bytes.

@@ -79,20 +79,22 @@ impl Pool {
         }
     }
 
-    /// One try at a place. `Done` even if memory does not suffice; then nothing has changed.
+    /// One try at a place. `Done` even if memory does not suffice.
     fn stitch_at(&self, heap: &Heap, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
-        self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
+        let exchanged = self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
         // Before other heaps' locks are taken, because it looks into those heaps.
         let mut room = self.room(heap, st, want);
-        let (mut sources, mut others) = self.gather(heap, st, anchor, (need, want), false)?;
+        // What was given back is created again; it is no reason to take other heaps' memory.
+        let lacks = need.saturating_sub(exchanged);
+        let (mut sources, mut others) = self.gather(heap, st, anchor, (lacks, want), false)?;
         // A graph is not launched behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
         let movable = bytes_of(&sources) + lock(&*self.core).stock.bytes();
-        if need > movable {
+        if lacks > movable {
             self.refine(st, want, need - movable);
         }
         let only_grows = sources.is_empty() && st.private.is_none() && want.size <= SMALL_GROWTH;
@@ -217,6 +219,7 @@ impl Pool {
         let size = want.size;
         // For this heap, memory that waits for another stream is in use.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
+        st.learnt.most_live = st.learnt.most_live.max(st.learnt.peak_live);
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let bought = self.bought(st, size);
         st.learnt.buys = bought > 0;

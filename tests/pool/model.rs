@@ -367,7 +367,7 @@ fn random_operations_in_waves() {
     }
 }
 
-/// A tight pool exchanges coarse extents for finer ones.
+/// A tight pool may exchange coarse extents for finer ones.
 #[test]
 fn random_operations_in_a_tight_pool() {
     for seed in [8, 9] {

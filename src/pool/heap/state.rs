@@ -367,8 +367,6 @@ pub(crate) struct Learnt {
     pub(crate) fresh_starts: FreshStarts,
     /// The most that `live_bytes` was at a growth since the heap last started afresh.
     pub(crate) peak_live: u64,
-    /// The same since memory was last given back: a fresh start does not lower it.
-    pub(crate) most_live: u64,
     /// Bytes mapped to other addresses for the heap since it last started afresh. Does not count
     /// bytes taken back with no driver call.
     pub(crate) remapped: u64,

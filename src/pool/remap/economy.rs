@@ -121,9 +121,7 @@ impl Pool {
     pub(crate) fn lower_peaks(&self) {
         for heap in self.all_heaps() {
             let mut st = heap.lock();
-            let mapped = st.extents.bytes();
-            let l = &mut st.learnt;
-            (l.peak_live, l.most_live) = (l.peak_live.min(mapped), l.most_live.min(mapped));
+            st.learnt.peak_live = st.learnt.peak_live.min(st.extents.bytes());
         }
     }
 

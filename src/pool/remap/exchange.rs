@@ -11,8 +11,8 @@
 //! given back <= need - what else is free, in extents of any size or in stock + min(excess, need)
 //! ```
 //!
-//! The peak is that of all passes of work that repeats: what a pass does not need now, it may want
-//! back in a moment. docs/adr/extent-sizes.md has what this costs and saves.
+//! Work that repeats keeps its extents, so that it can take them back where it had them.
+//! docs/adr/extent-sizes.md has what this costs and saves.
 
 use crate::base::sync::lock;
 use crate::base::Result;
@@ -35,12 +35,12 @@ impl Pool {
     /// next time. Returns the bytes given back. A refusal of the driver is no reason to refuse the
     /// request.
     pub(crate) fn exchange_coarse(&self, st: &mut HeapState, anchor: Option<u32>, need: u64, want: Want) -> u64 {
-        let exchanges = self.options.finer && st.private.is_none() && st.learnt.halved > 0;
+        let exchanges = self.options.finer && st.private.is_none() && st.learnt.halved > 0 && !st.learnt.memo.repeats();
         // Beyond the limit, as after a lowered one, what is given back cannot be made anew.
         if !exchanges || self.mapped_now() > self.limit.load(Relaxed) {
             return 0;
         }
-        let peak = st.learnt.most_live.max(st.live_bytes + st.waiting_bytes + want.size);
+        let peak = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + want.size);
         let noticed = peak + (peak / NOTICEABLE).max(self.options.slack_floor);
         let excess = st.extents.bytes().saturating_sub(noticed);
         if excess == 0 {

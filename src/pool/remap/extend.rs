@@ -219,7 +219,6 @@ impl Pool {
         let size = want.size;
         // For this heap, memory that waits for another stream is in use.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
-        st.learnt.most_live = st.learnt.most_live.max(st.learnt.peak_live);
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let bought = self.bought(st, size);
         st.learnt.buys = bought > 0;

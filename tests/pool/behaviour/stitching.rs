@@ -151,6 +151,19 @@ fn contents_survive_what_is_exchanged_while_work_runs_late() {
     assert!(exchanged > 0 && mapped < 950, "{exchanged} extents were exchanged, {mapped} MiB are mapped for 768");
 }
 
+/// Exchange is for work that never repeats. Other work takes all its memory back from the third
+/// pass on.
+#[test]
+fn what_repeats_is_exchanged_in_its_first_pass_only() {
+    let tight = PoolOptions { earned_permille: 0, finer: true, slack_floor: 0, ..PoolOptions::default() };
+    let rig = Rig::new(checked(2 * GIB), tight);
+    let s = rig.stream();
+    let passes = [(); 5].map(|()| counted(&rig, || churn(&rig, s, 5, 400, 256 * MIB)));
+    assert!(passes[0][1] > 0 && passes[1][..2] == [0, 0], "{passes:?}: creates and releases");
+    assert_eq!(passes[2..], [[0; 5]; 3], "{passes:?}");
+    rig.close();
+}
+
 /// What is free at the start of a span is continued in front, where a live block follows it: only
 /// what is missing moves.
 #[test]

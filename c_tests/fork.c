@@ -1,6 +1,7 @@
 /* Children of a process that has started gpumem are refused; the parent goes on. */
 #include "harness.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -93,6 +94,47 @@ static void a_child_forked_during_the_start_does_not_wait(void) {
     }
 }
 
+static void *initialises(void *unused) {
+    gpumem_init(NULL);
+    return unused;
+}
+
+/* The same while that thread waits for somebody to read what gpumem writes to stderr. */
+static void a_child_forked_during_a_message_does_not_wait(void) {
+    pid_t process = fork();
+    CHECK(process >= 0);
+    if (process == 0) {
+        static char block[65536];
+        struct timespec t = {0, 50000000};
+        int ends[2], stderr_before = dup(2);
+        pthread_t thread;
+        pid_t child;
+        CHECK(pipe(ends) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+        while (write(ends[1], block, sizeof block) > 0) {
+        }
+        CHECK(fcntl(ends[1], F_SETFL, 0) == 0 && setenv("GPUMEM_NOT_A_SETTING", "1", 1) == 0);
+        CHECK(dup2(ends[1], 2) == 2);
+        CHECK(pthread_create(&thread, NULL, initialises, NULL) == 0);
+        nanosleep(&t, NULL);
+        CHECK(dup2(stderr_before, 2) == 2);
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            gpumem_status s;
+            alarm(60);
+            CHECK(dup2(open("/dev/null", O_WRONLY), 2) == 2);
+            s = gpumem_init(NULL);
+            CHECK(s == GPUMEM_OK || s == GPUMEM_ERROR_FORKED);
+            end_well();
+        }
+        CHECK(exit_code(child) == 0);
+        CHECK(read(ends[0], block, sizeof block) > 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        end_well();
+    }
+    CHECK(exit_code(process) == 0);
+}
+
 /* A child made before gpumem starts may use it, and so may its parent. */
 static void before_the_start_anybody_may(void) {
     pid_t child = fork();
@@ -110,6 +152,7 @@ static void before_the_start_anybody_may(void) {
 int main(void) {
     RUN(before_the_start_anybody_may);
     RUN(a_child_forked_during_the_start_does_not_wait);
+    RUN(a_child_forked_during_a_message_does_not_wait);
     RUN(a_child_is_refused_and_the_parent_goes_on);
     RUN(a_child_is_refused_and_the_parent_goes_on);
     return 0;

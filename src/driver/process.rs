@@ -5,7 +5,7 @@
 //! it.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -78,9 +78,20 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 }
 
 /// Writes a line of gpumem's to stderr in one piece, so that other threads' lines do not interrupt
-/// it. Unlike `eprintln!`, it does not panic if nobody reads stderr any more.
+/// it. Without the lock of `std::io::stderr`: a child that is forked while another thread writes
+/// would find it taken for ever. Does nothing if nobody reads stderr any more.
 pub fn say(line: impl Display) {
-    let _ = std::io::stderr().write_all(format!("gpumem: {line}\n").as_bytes());
+    let text = format!("gpumem: {line}\n");
+    let mut left = text.as_bytes();
+    while !left.is_empty() {
+        // SAFETY: `left` is readable for its length.
+        let written = unsafe { libc::write(libc::STDERR_FILENO, left.as_ptr().cast(), left.len()) };
+        match usize::try_from(written) {
+            Ok(n) if n > 0 => left = left.get(n..).unwrap_or_default(),
+            Err(_) if std::io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
+            _ => return,
+        }
+    }
 }
 
 /// The operating system's number of the calling thread.

@@ -116,9 +116,10 @@ impl Pool {
         }
     }
 
-    /// Lowers peaks to what is mapped, after memory was given back: what heaps once had live does
-    /// not excuse mapping it again.
+    /// Lowers peaks to what is mapped, after memory was given back or not obtained: what heaps once
+    /// had live, or were asked for in vain, does not excuse mapping so much.
     pub(crate) fn lower_peaks(&self) {
+        self.counters.most_live.fetch_min(self.mapped_now(), Relaxed);
         for heap in self.all_heaps() {
             let mut st = heap.lock();
             st.learnt.peak_live = st.learnt.peak_live.min(st.extents.bytes());

@@ -411,6 +411,7 @@ impl Pool {
         }
         st.regions.cut(next, behind.addr, extra);
         st.regions.absorb_next(r);
+        st.note_taken();
         Ok(true)
     }
 }

@@ -192,6 +192,8 @@ impl Pool {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
             })?;
+            // Ids of one heap tell which of two neighbours is newer.
+            let block = Block { id: st.new_id(), ..block };
             Some(self.finish_block(other, &mut st, r, block, req))
         })
     }

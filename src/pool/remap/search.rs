@@ -148,6 +148,8 @@ impl Pool {
             st.settle(&self.order, &self.index);
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
+        // Peaks have risen by what was asked for in vain.
+        self.lower_peaks();
         let mut error = self.out_of_memory(req.size);
         // A capture may not use all that is free.
         if !heap.of_captures && !self.options.finer && self.is_stranded(req.size) {

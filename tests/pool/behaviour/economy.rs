@@ -1,9 +1,9 @@
 //! Moving memory or mapping more: what a workload that never repeats earns, and one that repeats
 //! does not.
 
-use crate::pool_support::{checked, Rig};
+use crate::pool_support::{checked, request, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
-use gpumem::base::StreamHandle;
+use gpumem::base::{Status, StreamHandle};
 use gpumem::pool::PoolOptions;
 use std::collections::VecDeque;
 
@@ -184,35 +184,65 @@ fn a_full_device_is_left_its_reserve() {
     assert!(mapped[2] < mapped[0], "{mapped:?}");
 }
 
+/// A request that fails was never live: heaps do not map for it later.
+#[test]
+fn a_request_in_vain_is_no_reason_to_map() {
+    let mut w = Work::new(64 * GIB, tight());
+    w.rig.pool.set_limit(4 * PEAK).unwrap();
+    w.play(20_000);
+    let error = w.rig.pool.malloc(&request(4 * PEAK - MIB, w.stream)).unwrap_err();
+    assert_eq!(error.status, Status::OutOfMemory);
+    w.play(10_000);
+    let stats = w.rig.pool.stats();
+    assert!(stats.mapped <= PEAK + PEAK / 8, "{} bytes mapped", stats.mapped);
+    w.end();
+    w.rig.close();
+}
+
 /// Buffers are made on one stream and freed on the next, so that heaps have their peaks at
-/// different times. What is mapped follows what is live together, and not what each heap has had.
+/// different times. Returns the most mapped and the most live, in bytes. A request that is made
+/// `in_vain` changes neither.
+fn hand_over(seed: u64, in_vain: bool) -> (u64, u64) {
+    let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
+    let streams = [(); 3].map(|()| rig.stream());
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (mut live, mut bytes, mut peak) = (Vec::new(), 0, 0);
+    for turn in 0..40_000 {
+        if in_vain && turn == 1_000 {
+            let error = rig.pool.malloc(&request(16 * GIB - MIB, streams[0])).unwrap_err();
+            assert_eq!(error.status, Status::OutOfMemory);
+        }
+        let size = ((64 * KIB) << rng.u32(0..10)) + rng.u64(..64 * KIB);
+        live.push((rig.malloc(size, streams[turn % 3]), size));
+        bytes += size;
+        peak = peak.max(bytes);
+        if live.len() > 64 {
+            let (p, size) = live.remove(rng.usize(..16));
+            rig.free(p, streams[(turn + 1) % 3]);
+            bytes -= size;
+        }
+    }
+    rig.pool.validate().unwrap();
+    let mapped = rig.pool.stats().peak_mapped;
+    live.into_iter().for_each(|(p, _)| rig.free(p, streams[0]));
+    rig.close();
+    (mapped, peak)
+}
+
+/// What is mapped follows what is live together, and not what each heap has had, nor what was asked
+/// for in vain.
 #[test]
 fn heaps_share_one_budget() {
-    let (mut mapped, mut peaks) = (0, 0);
-    for seed in 1..6 {
-        let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
-        let streams = [(); 3].map(|()| rig.stream());
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let (mut live, mut bytes, mut peak) = (Vec::new(), 0, 0);
-        for turn in 0..40_000 {
-            let size = ((64 * KIB) << rng.u32(0..10)) + rng.u64(..64 * KIB);
-            live.push((rig.malloc(size, streams[turn % 3]), size));
-            bytes += size;
-            peak = peak.max(bytes);
-            if live.len() > 64 {
-                let (p, size) = live.remove(rng.usize(..16));
-                rig.free(p, streams[(turn + 1) % 3]);
-                bytes -= size;
-            }
+    for in_vain in [false, true] {
+        let (mut mapped, mut peaks) = (0, 0);
+        for seed in 1..6 {
+            let (m, p) = hand_over(seed, in_vain);
+            mapped += m;
+            peaks += p;
         }
-        rig.pool.validate().unwrap();
-        mapped += rig.pool.stats().peak_mapped;
-        peaks += peak;
-        live.into_iter().for_each(|(p, _)| rig.free(p, streams[0]));
-        rig.close();
+        // Each heap by itself would map 1.7 times as much as is live.
+        assert!(mapped <= peaks + peaks * 3 / 10, "{mapped} bytes mapped for {peaks} live, {in_vain}");
     }
-    // Each heap by itself would map 1.7 times as much as is live.
-    assert!(mapped <= peaks + peaks * 3 / 10, "{mapped} bytes mapped for {peaks} live");
 }
 
 /// What was bought goes back like any other free memory.

@@ -60,6 +60,21 @@ fn a_block_grows_into_free_memory_behind_it_and_shrinks_where_it_is() {
     rig.close();
 }
 
+/// A block that grew into free memory behind it has used that memory.
+#[test]
+fn what_a_block_grew_into_is_not_unused() {
+    let rig = Rig::small();
+    let s = rig.stream();
+    let all = rig.malloc(100 * MIB, s);
+    rig.free(all, s);
+    let p = rig.malloc(4 * MIB, s);
+    rig.pool.trim_unused(u64::MAX).unwrap();
+    assert_eq!(rig.pool.realloc(p, 100 * MIB, s).unwrap(), p);
+    rig.free(p, s);
+    assert_eq!(rig.pool.trim_unused(0).unwrap(), 0);
+    rig.close();
+}
+
 #[test]
 fn a_copy_has_the_same_contents() {
     let rig = Rig::new(late(3, GIB_DEVICE), PoolOptions::default());

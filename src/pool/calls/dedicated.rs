@@ -5,7 +5,7 @@ use crate::base::size::{human, round_up};
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{nvtx, PhysFlags, PhysHandle};
-use crate::pool::memory::{Dedicated, Entry, Grave, Guest, SLOT};
+use crate::pool::memory::{Dedicated, Entry, Extent, Grave, Guest, SLOT};
 use crate::pool::state::Pool;
 use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Receipt, Scope, Slip, SMALL_MIN};
 use std::os::fd::OwnedFd;
@@ -99,7 +99,8 @@ impl Pool {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
         let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
-        if let Err(e) = self.map_handle(va, mapped, handle) {
+        let extent = Extent { handle, size: mapped, id: u32::MAX };
+        if let Err(e) = self.map_run(va, mapped, std::iter::once(extent), &[]) {
             if guard > 0 {
                 lock(&*self.core).holes.give(va + mapped, guard);
             }

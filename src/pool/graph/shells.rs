@@ -7,9 +7,6 @@
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, State};
-use crate::pool::memory::Mapped;
-use crate::pool::order::Tag;
-use crate::pool::remap::take_out_all;
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -84,12 +81,7 @@ impl Pool {
         }
         let Some(mut other) = target.try_lock() else { return false };
         for r in spans {
-            let (addr, end) = (st.regions.get(r).addr, st.regions.get(r).end());
-            let all: Vec<(u64, Mapped)> = st.extents.within(addr, end).collect();
-            take_out_all(&mut st, r, addr, end);
-            let moved = other.regions.add(addr, end - addr);
-            other.extents.insert_all(addr, end, all);
-            other.regions.make_ready(moved, Tag::SETTLED);
+            self.hand_on_all(&mut st, &mut other, r);
         }
         source.publish(&st);
         target.publish(&other);

@@ -106,6 +106,11 @@ impl Extents {
         self.pages.range(addr, end).filter(move |(a, m)| *a >= addr && a + m.extent.size <= end)
     }
 
+    /// From the first to the last of them. Extents of one span leave no gap between them.
+    pub(crate) fn tiled(&self, addr: u64, end: u64) -> Option<(u64, u64)> {
+        self.within(addr, end).map(|(a, m)| (a, a + m.extent.size)).reduce(|first, last| (first.0, last.1))
+    }
+
     /// Checks the invariants above, except those that involve regions.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));

@@ -13,7 +13,7 @@ use crate::pool::memory::{Extent, RunId, Supply};
 use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
-use crate::pool::remap::sources::{bytes_of, take_out_all, Others, Source};
+use crate::pool::remap::sources::{bytes_of, take_out, Others, Source};
 use crate::pool::remap::stitch::{plan, Plan, Room};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{too_large, Want, NONE};
@@ -453,15 +453,8 @@ fn commit(
         st.room = (end, st.room.1.max(end));
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
-    // In the order of a flip, so that regions have the same numbers when a flip does this again.
-    // First the block is cut out of the run and what is free next to it. Then the pieces leave
-    // their regions, unless one of them lies next to the run itself.
-    let next_to = |p: &Neighbours| {
-        p.heap == st.number && [st.regions.tail_at(start), st.regions.head_at(end)].contains(&Some(p.region))
-    };
-    let early = !pieces.iter().any(next_to);
-    if !early {
-        take_pieces(st, others, &pieces);
+    for p in &pieces {
+        take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
     }
     let region = st.regions.add(start, end - start);
     let region = st.regions.take_neighbours(region, order);
@@ -470,9 +463,6 @@ fn commit(
         let (from, size) = st.place_in(region, w.size, w.align);
         st.regions.cut_apart(region, from, size)
     });
-    if early {
-        take_pieces(st, others, &pieces);
-    }
     let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
     for r in free.into_iter().flatten() {
         // In the shared heap what is left may be in order for the request's stream alone.
@@ -490,12 +480,6 @@ fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbou
     match others.get_mut(&p.heap) {
         Some((_, guard)) => guard,
         None => st,
-    }
-}
-
-fn take_pieces(st: &mut HeapState, others: &mut Others<'_>, pieces: &[Neighbours]) {
-    for p in pieces {
-        take_out_all(from_heap(st, others, p), p.region, p.addr, p.end);
     }
 }
 

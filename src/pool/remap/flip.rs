@@ -11,7 +11,7 @@ use crate::base::sync::lock;
 use crate::pool::heap::{Heap, HeapState, State};
 use crate::pool::memory::{Part, RunId};
 use crate::pool::order::Tag;
-use crate::pool::remap::sources::take_out_all;
+use crate::pool::remap::sources::take_out;
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::Want;
 
@@ -107,7 +107,7 @@ impl Pool {
         let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
         let region = cut.map_or(region, |c| c.block);
         for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
-            take_out_all(st, p.region, at, stop);
+            take_out(st, p.region, (at, stop));
         }
         let order = st.regions.get(region).order;
         free.into_iter().flatten().for_each(|r| st.regions.put_back(r, order));

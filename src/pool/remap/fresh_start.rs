@@ -6,7 +6,7 @@
 
 use crate::base::sync::lock;
 use crate::pool::heap::{Heap, HeapState};
-use crate::pool::remap::sources::{sources_in, take_out_all};
+use crate::pool::remap::sources::{sources_in, take_out};
 use crate::pool::state::Pool;
 
 impl Pool {
@@ -28,15 +28,13 @@ impl Pool {
         free.sort_unstable_by_key(|&r| st.regions.get(r).addr);
         let mut core = lock(&*self.core);
         for r in free {
-            let mut bounds = None;
+            let g = st.regions.get(r);
+            let Some(tiled) = st.extents.tiled(g.addr, g.end()) else { continue };
             for s in sources_in(st, r) {
                 core.aliases.leave(s.place, s.tag);
                 core.stock.put(s.extent, s.tag);
-                bounds = Some((bounds.map_or(s.addr, |b: (u64, u64)| b.0), s.end()));
             }
-            if let Some((addr, end)) = bounds {
-                take_out_all(st, r, addr, end);
-            }
+            take_out(st, r, tiled);
         }
         st.note_taken();
         st.regions.start_over();

@@ -109,16 +109,12 @@ impl Pool {
             if mapped < len {
                 lock(&*self.core).holes.give(va + mapped, len - mapped);
             }
-            let mut undo = self.undo_map(va, mapped);
+            // What cannot be undone now is put off, as zombies and orphans.
+            let _ = self.undo_map(va, mapped);
             for x in &run[first_new..] {
-                undo = undo.and(self.drop_handle(x.handle));
+                let _ = self.drop_handle(x.handle);
             }
-            return Err(match undo {
-                Ok(()) => e,
-                Err(u) => {
-                    Error::new(e.status, format!("{}; undoing it failed too and is put off: {}", e.message, u.message))
-                }
-            });
+            return Err(e);
         }
         self.note_peak();
         if first_new < run.len() {
@@ -126,17 +122,6 @@ impl Pool {
             run[first_new..].iter_mut().for_each(|e| *e = core.aliases.add_extent(e.handle, e.size));
         }
         Ok(run)
-    }
-
-    /// Maps one handle at addresses that were taken for it; if that fails, they are holes again.
-    pub(crate) fn map_handle(&self, va: u64, len: u64, handle: PhysHandle) -> Result<()> {
-        if let Err(e) = self.driver.map(self.dev, va, len, handle) {
-            lock(&*self.core).holes.give(va, len);
-            return Err(e);
-        }
-        self.driver.set_access(va, len, &self.access).inspect_err(|_| {
-            let _ = self.undo_map(va, len);
-        })
     }
 
     /// Unmaps addresses that were never handed out, so there is nothing to wait for, and makes them

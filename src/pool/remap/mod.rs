@@ -18,5 +18,3 @@ mod shared_heap;
 pub(crate) mod sources;
 pub(crate) mod stitch;
 mod trim;
-
-pub(crate) use sources::take_out_all;

@@ -7,7 +7,6 @@
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Backoff, Block, Heap, HeapState};
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
-use crate::pool::remap::sources::{bytes_of, sources_in, Source};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 use std::sync::atomic::Ordering::Relaxed;
@@ -107,9 +106,9 @@ impl Pool {
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
             };
-            let run = self.whole_run(me, &from, want).filter(|run| bytes_of(run) <= most);
-            if let Some(run) = &run {
-                self.hand_on(&mut from, st, run);
+            let run = self.whole_run(me, &from, want).filter(|&(_, (start, end))| end - start <= most);
+            if let Some((region, run)) = run {
+                self.hand_on(&mut from, st, region, run);
             }
             other.publish(&from);
             if run.is_some() {
@@ -119,30 +118,27 @@ impl Pool {
         Ok(false)
     }
 
-    /// Neighbouring extents in one usable free region of a heap that together hold the request, of
-    /// the fewest bytes.
-    fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<Vec<Source>> {
-        let mut best: Option<(u64, Vec<Source>)> = None;
+    /// Where neighbouring extents in one usable free region of a heap hold the request, with the
+    /// fewest bytes: the region, and from where to where.
+    fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<(u32, (u64, u64))> {
+        let mut best: Option<(u32, (u64, u64))> = None;
+        let bytes = |run: &(u32, (u64, u64))| run.1 .1 - run.1 .0;
         for r in st.regions.ready_from(want.size) {
-            if !self.usable(st.regions.get(r).order, me, me.lane) {
+            let g = st.regions.get(r);
+            if !self.usable(g.order, me, me.lane) {
                 continue;
             }
-            let mut run: Vec<Source> = Vec::new();
-            for s in sources_in(st, r) {
-                run.push(s);
-                let (start, end) = (run[0].addr, s.end());
-                if start.next_multiple_of(want.align) + want.size <= end {
-                    if best.as_ref().is_none_or(|b| end - start < b.0) {
-                        best = Some((end - start, run));
-                    }
-                    break;
-                }
-            }
-            if best.as_ref().is_some_and(|b| b.0 < want.size + self.page) {
+            let extents = || st.extents.within(g.addr, g.end());
+            let Some((start, _)) = extents().next() else { continue };
+            let least = start.next_multiple_of(want.align) + want.size;
+            let end = extents().map(|(addr, m)| addr + m.extent.size).find(|&end| end >= least);
+            let run = end.map(|end| (r, (start, end)));
+            best = best.into_iter().chain(run).min_by_key(bytes);
+            if best.as_ref().is_some_and(|b| bytes(b) < want.size + self.page) {
                 break;
             }
         }
-        best.map(|b| b.1)
+        best
     }
 
     /// Bytes a heap lacks of the most it has had live, a request included, plus its least slack.

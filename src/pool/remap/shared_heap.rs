@@ -31,7 +31,6 @@
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked};
-use crate::pool::remap::sources::sources_in;
 use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::sync::atomic::Ordering::*;
@@ -83,8 +82,7 @@ impl Pool {
         let settled = |&r: &u32| self.order.settled(from.regions.get(r).order);
         let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
         for r in regions {
-            let extents: Vec<_> = sources_in(from, r).collect();
-            self.hand_on(from, shared, &extents);
+            self.hand_on_all(from, shared, r);
         }
     }
 
@@ -97,8 +95,7 @@ impl Pool {
         let Some(mut from) = shared.try_lock() else { return false };
         let ready = from.ready_extents_of(heap.lane, &self.order);
         for &r in &ready {
-            let extents: Vec<_> = sources_in(&from, r).collect();
-            self.hand_on(&mut from, st, &extents);
+            self.hand_on_all(&mut from, st, r);
         }
         shared.publish(&from);
         !ready.is_empty()

@@ -19,16 +19,23 @@ impl Pool {
         regions.filter(|&r| usable(st.regions.get(r).order)).flat_map(|r| sources_in(st, r)).collect()
     }
 
-    /// Moves free extents of one region, by address, from their heap to another one, where they
-    /// are: nothing is mapped or unmapped. They are ready there.
-    pub(crate) fn hand_on(&self, from: &mut HeapState, to: &mut HeapState, extents: &[Source]) {
-        // From high to low addresses: what is left of a region before the cut keeps its number.
-        extents.iter().rev().for_each(|s| take_out(from, s));
-        for s in extents {
-            let r = to.regions.add(s.addr, s.extent.size);
-            let there = (s.addr, Mapped { extent: s.extent, place: s.place });
-            to.extents.insert_all(s.addr, s.end(), [there]);
-            to.regions.make_ready(r, if self.order.settled(s.tag) { Tag::SETTLED } else { s.tag });
+    /// Moves the free extents that tile `[start, end)` of a region from their heap to another one,
+    /// where they are: nothing is mapped or unmapped. They are ready there.
+    pub(crate) fn hand_on(&self, from: &mut HeapState, to: &mut HeapState, region: u32, (start, end): (u64, u64)) {
+        let tag = from.regions.get(region).order;
+        let extents: Vec<(u64, Mapped)> = from.extents.within(start, end).collect();
+        take_out(from, region, (start, end));
+        from.note_taken();
+        let r = to.regions.add(start, end - start);
+        to.extents.insert_all(start, end, extents);
+        to.regions.make_ready(r, if self.order.settled(tag) { Tag::SETTLED } else { tag });
+    }
+
+    /// Moves all extents that lie wholly in a free region to another heap, as [`Self::hand_on`].
+    pub(crate) fn hand_on_all(&self, from: &mut HeapState, to: &mut HeapState, region: u32) {
+        let g = from.regions.get(region);
+        if let Some(tiled) = from.extents.tiled(g.addr, g.end()) {
+            self.hand_on(from, to, region, tiled);
         }
     }
 }
@@ -54,18 +61,12 @@ pub(crate) fn bytes_of<'a>(sources: impl IntoIterator<Item = &'a Source>) -> u64
     sources.into_iter().map(|s| s.extent.size).sum()
 }
 
-/// Takes the extents that tile `[addr, end)` of a free region out of their heap, and that part of
-/// the region. The caller tells the table of aliases.
+/// Takes the extents that tile `[start, end)` of a free region out of their heap, and that part of
+/// the region. The caller tells the table of aliases, and the heap that memory was taken.
 #[inline]
-pub(crate) fn take_out_all(from: &mut HeapState, region: u32, addr: u64, end: u64) {
-    from.extents.remove_all(addr, end);
-    from.regions.take_out(region, addr, end);
-}
-
-/// Takes a wholly free extent out of its heap, and that part of the region.
-pub(crate) fn take_out(st: &mut HeapState, s: &Source) {
-    take_out_all(st, s.region, s.addr, s.end());
-    st.note_taken();
+pub(crate) fn take_out(from: &mut HeapState, region: u32, (start, end): (u64, u64)) {
+    from.extents.remove_all(start, end);
+    from.regions.take_out(region, start, end);
 }
 
 /// A wholly free extent that could move.

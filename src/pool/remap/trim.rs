@@ -251,7 +251,8 @@ impl Pool {
         let Some(claims) = claims else { return Ok(0) };
         self.unmap_claims(&claims)?;
         self.driver.unmap(s.addr, s.extent.size)?;
-        take_out(st, s);
+        take_out(st, s.region, (s.addr, s.end()));
+        st.note_taken();
         {
             let mut core = lock(&*self.core);
             core.aliases.present_gone(s.extent);

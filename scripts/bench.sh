@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-"$cargo" bench -p gpumem-bench --features internals
+"$cargo" bench -p gpumem-bench
 "$cargo" build --release -p gpumem-cli
 gpumem=${CARGO_TARGET_DIR:-target}/release/gpumem
 "$gpumem" bench --backend host

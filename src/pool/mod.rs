@@ -77,9 +77,6 @@ macro_rules! ensure {
     };
 }
 
-#[cfg(feature = "bench-internals")]
-#[doc(hidden)]
-pub mod bench_internals;
 mod calls;
 mod graph;
 mod heap;

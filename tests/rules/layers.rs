@@ -44,23 +44,7 @@ const SPREAD: [(&str, &[&str]); 1] = [("src/pool", &["Pool", "HeapState", "Heap"
 /// Folders within a folder, from the bottom up: each uses those before it. A single file counts as
 /// a folder.
 const ROOMS: [(&str, &[&str]); 3] = [
-    (
-        "pool",
-        &[
-            "types",
-            "order",
-            "memory",
-            "heap",
-            "state",
-            "streams",
-            "remap",
-            "graph",
-            "calls",
-            "scopes",
-            "look",
-            "bench_internals",
-        ],
-    ),
+    ("pool", &["types", "order", "memory", "heap", "state", "streams", "remap", "graph", "calls", "scopes", "look"]),
     (
         "capi",
         &["call", "everyday", "settings", "device", "observe", "tiers", "arena", "capture", "alloc", "plan", "torch"],

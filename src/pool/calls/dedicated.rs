@@ -61,6 +61,12 @@ impl Pool {
     /// Creates physical memory within the limit, after giving free memory back if need be.
     pub(crate) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
         for attempt in 0..3 {
+            if attempt == 2 {
+                self.order.drain(&*self.driver, Some(req.stream))?;
+            }
+            if attempt > 0 {
+                self.make_room(bytes)?;
+            }
             if self.claim(bytes).is_ok() {
                 let _range = nvtx::range(c"growth", bytes);
                 match self.driver.phys_create(self.dev, bytes, flags) {
@@ -76,10 +82,6 @@ impl Pool {
                     }
                 }
             }
-            if attempt == 1 {
-                self.order.drain(&*self.driver, Some(req.stream))?;
-            }
-            self.make_room(bytes)?;
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
         Err(self.out_of_memory(req.size))

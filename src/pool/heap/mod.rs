@@ -12,7 +12,7 @@ mod memo;
 mod part;
 mod places;
 mod quick_list;
-pub(crate) mod region;
+mod region;
 mod retire;
 mod settle;
 pub(crate) mod slab;

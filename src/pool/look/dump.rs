@@ -87,7 +87,8 @@ impl Pool {
             (About::Used(tag), _) => format!("after lane {} epoch {}", tag.lane(), tag.epoch()),
             (About::Mapped(bytes), is) => {
                 let mut note = format!("{} {}", human(bytes), if is == Is::Evicted { "evicted" } else { "mapped" });
-                if let Some(info) = alive.get(&p.address) {
+                // A guarded allocation starts inside its mapping.
+                if let Some((_, info)) = alive.range(p.address..p.address + p.bytes).next() {
                     id = Some(info.id);
                     let _ = write!(note, ", {}", asked(info.requested, info.stream, info.tag));
                 }

@@ -4,9 +4,9 @@
 mod aliases;
 mod bits;
 mod dedicated;
-pub(crate) mod extent;
-pub(crate) mod holes;
-pub(crate) mod index;
+mod extent;
+mod holes;
+mod index;
 mod pages;
 mod parts;
 mod stock;

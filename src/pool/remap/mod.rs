@@ -15,6 +15,6 @@ mod old_addresses;
 mod others;
 mod search;
 mod shared_heap;
-pub(crate) mod sources;
-pub(crate) mod stitch;
+mod sources;
+mod stitch;
 mod trim;

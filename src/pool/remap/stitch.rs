@@ -111,8 +111,8 @@ fn weight(s: &Source) -> u64 {
 mod tests {
     use super::*;
     use crate::driver::PhysHandle;
-    use crate::pool::memory::extent::Extent;
-    use crate::pool::order::tag::Tag;
+    use crate::pool::memory::Extent;
+    use crate::pool::order::Tag;
 
     const P: u64 = 2 << 20;
 

@@ -134,6 +134,8 @@ fn the_dump_lists_every_region_and_tells_tags_and_streams() {
     let q = rig.malloc(5 * MIB, t);
     let flags = AllocFlags::SINGLE_HANDLE;
     let single = rig.pool.malloc(&AllocRequest { tag: 4713, flags, ..request(MIB, s) }).unwrap();
+    let flags = AllocFlags::GUARD;
+    let guarded = rig.pool.malloc(&AllocRequest { tag: 4714, flags, ..request(1000, s) }).unwrap();
     let gone = rig.malloc(2 * MIB, s);
     rig.free(gone, t);
     let dump = rig.pool.dump();
@@ -148,10 +150,12 @@ fn the_dump_lists_every_region_and_tells_tags_and_streams() {
     assert!(dump.contains(&format!(", tag 4711, id {}\n", info.id)), "{dump}");
     assert!(dump.contains("[X] live"), "no legend:\n{dump}");
     assert!(dump.contains("1 of ") && dump.contains(" objects of 256 in use, tag 4712\n"), "{dump}");
-    let id = rig.pool.info(single).unwrap().id;
-    let whose = format!(" mapped, {MIB} asked for, stream {s}, tag 4713, id {id}\n");
-    assert!(dump.contains(&whose), "{whose} is not in:\n{dump}");
-    [p, small, q, single].into_iter().for_each(|p| rig.free(p, s));
+    for (p, bytes, tag) in [(single, MIB, 4713), (guarded, 1000, 4714)] {
+        let id = rig.pool.info(p).unwrap().id;
+        let whose = format!(" mapped, {bytes} asked for, stream {s}, tag {tag}, id {id}\n");
+        assert!(dump.contains(&whose), "{whose} is not in:\n{dump}");
+    }
+    [p, small, q, single, guarded].into_iter().for_each(|p| rig.free(p, s));
     rig.close();
 }
 

@@ -58,7 +58,6 @@ impl Pool {
             core: Apart(Ranked::new(Rank::Core, Core::default())),
             changing: std::sync::RwLock::new(()),
             counters: Apart(Counters::default()),
-            own: OnceLock::new(),
             other_devices: Apart(OtherDevices::new()),
             privates: Apart(Privates::default()),
             unclaimed: OnceLock::new(),

@@ -7,7 +7,6 @@
 
 use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
-use crate::driver::EventHandle;
 use crate::pool::calls::Found;
 use crate::pool::heap::{HeapState, Locked, Place};
 use crate::pool::order::CONTEXT;
@@ -43,22 +42,6 @@ impl Pool {
     pub fn holds(&self, held: Held) -> bool {
         let core = lock(&*self.core);
         core.graves.values().any(|g| g.held && held == Held { va: g.va, bytes: g.reserved })
-    }
-
-    fn own_stream(&self) -> Result<(StreamHandle, EventHandle)> {
-        if let Some(own) = self.own.get() {
-            return Ok(*own);
-        }
-        let stream = self.driver.stream_create(self.dev)?;
-        let event = self.driver.event_create(self.dev).inspect_err(|_| {
-            let _ = self.driver.stream_destroy(self.dev, stream);
-        })?;
-        if self.own.set((stream, event)).is_err() {
-            // Another thread was first.
-            let _ = self.driver.stream_destroy(self.dev, stream);
-            let _ = self.driver.event_destroy(self.dev, event);
-        }
-        Ok(self.own.get().copied().unwrap_or((stream, event)))
     }
 
     /// Waits until the device has done everything submitted to it so far. Returns `false`, without
@@ -104,25 +87,24 @@ impl Pool {
         if ranges.is_empty() {
             return Ok(());
         }
-        let (stream, event) = self.own_stream()?;
+        let relay = self.relay()?;
         for &(base, bytes) in ranges.iter().filter(|r| r.1 > 0) {
-            self.driver.set_async(self.dev, base, byte, bytes, stream)?;
+            self.driver.set_async(self.dev, base, byte, bytes, relay)?;
         }
-        self.driver.event_record(self.dev, event, stream)?;
-        // Another thread may record it again while we wait; then we wait a little longer.
-        self.driver.event_sync(self.dev, event)
+        // What other threads have it do meanwhile is waited for as well.
+        self.driver.stream_sync(self.dev, relay)
     }
 
     /// Offsets from `base` of the first and the last byte that is not `byte`; `None` if all are.
     pub fn differs(&self, base: u64, bytes: u64, byte: u8) -> Result<Option<(u64, u64)>> {
-        let (stream, _) = self.own_stream()?;
+        let relay = self.relay()?;
         let mut found = None;
         let mut at = 0;
         let mut buffer = vec![byte; bytes.min(CHUNK) as usize];
         while at < bytes {
             let n = (bytes - at).min(CHUNK);
             // The data is there when this returns, because the buffer is not page-locked.
-            self.driver.copy_async(self.dev, buffer.as_mut_ptr() as u64, base + at, n, stream)?;
+            self.driver.copy_async(self.dev, buffer.as_mut_ptr() as u64, base + at, n, relay)?;
             let read = buffer.get(..n as usize).unwrap_or_default();
             if let Some(last) = read.iter().rposition(|&b| b != byte) {
                 let first = read.iter().position(|&b| b != byte).unwrap_or(last);

@@ -2,7 +2,7 @@
 
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{process, DeviceProps, Driver, EventHandle, PhysHandle, Watch};
+use crate::driver::{process, DeviceProps, Driver, PhysHandle, Watch};
 use crate::pool::heap::{Block, Heap, HeapState, Place};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
@@ -106,9 +106,6 @@ pub struct Pool {
     /// lock. A call takes it once, before any other lock.
     pub(crate) changing: std::sync::RwLock<()>,
     pub(crate) counters: Apart<Counters>,
-    /// A stream of the pool's own, and an event to wait for it: users' streams may be gone by now.
-    /// Made when first needed.
-    pub(crate) own: OnceLock<(StreamHandle, EventHandle)>,
     /// Streams of other devices that memory of this one is used on.
     pub(crate) other_devices: Apart<OtherDevices>,
     /// Heaps of capture arenas, and which streams allocate from them.

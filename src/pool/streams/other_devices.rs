@@ -2,8 +2,9 @@
 //!
 //! A lane is a stream of the pool's own device: its markers are recorded there, and the context's
 //! marker covers it. A stream of another device therefore has no lane. What has to come after its
-//! work comes after the *relay*, a stream of the pool's device that only waits: the relay waits, on
-//! the device, for an event on the other stream, and the memory is freed in the relay's order.
+//! work comes after the *relay*, a stream of the pool's own: the relay waits, on the device, for an
+//! event on the other stream, and the memory is freed in the relay's order. Besides that, only the
+//! detector uses it, to fill memory and read it.
 //!
 //! A use that was only announced ([`Pool::record_stream_on_other_device`]) ends when the memory is
 //! freed, so the relay waits for it then. The thread that frees may not be able to name the

@@ -79,6 +79,7 @@ fn stitch(n: u64) -> Part {
         heap: 1,
         region: i as u32,
         region_size: 64 * MIB,
+        neighbours: 2,
         addr: APART * (i + 1),
         extent: Extent { handle: PhysHandle(i), size: (2 * MIB) << (i * 7919 % 6), id: i as u32 },
         place: (0, 0),

@@ -1,7 +1,6 @@
 //! The memory of a heap that waits for other streams, and making it ready.
 
 use crate::pool::heap::region::{Region, State, MIN_SPLIT};
-use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
 use crate::pool::memory::{Index, Mapped};
@@ -86,7 +85,7 @@ impl HeapState {
                         self.regions.make_ready(r, Tag::SETTLED);
                     }
                     Item::Object { slab, number } => {
-                        if self.slabs.settle(slab, number) == AfterFree::Drop {
+                        if self.slabs.settle(slab, number) {
                             self.drop_slab(slab, order, index);
                         }
                     }

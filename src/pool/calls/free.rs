@@ -135,7 +135,7 @@ impl Pool {
     /// have been here yet: then this one retires the heap.
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
-            st.retire(&self.order, &self.index);
+            st.retire(&self.order, &self.index, false);
         }
     }
 

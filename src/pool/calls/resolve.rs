@@ -218,7 +218,7 @@ mod tests {
         pool.free(object, None).unwrap();
         for heap in pool.all_heaps() {
             let mut st = heap.lock();
-            st.retire(&pool.order, &pool.index);
+            st.retire(&pool.order, &pool.index, false);
             heap.publish(&st);
         }
         let p = malloc(10 * P, next);

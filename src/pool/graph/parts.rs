@@ -110,6 +110,17 @@ impl Pool {
 
     /// Makes the stream's large allocations go where the layout has them from now on.
     pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
+        let (heap, base) = match span.bytes {
+            // A layout of no large allocations.
+            0 => (NONE, 0),
+            _ => self.memory_for(member, stream, span)?,
+        };
+        lock(&member.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
+        Ok(())
+    }
+
+    /// A heap of the part with memory for the layout, and where the layout starts.
+    fn memory_for(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Span) -> Result<(u32, u64)> {
         let want = Want::new(span.bytes, span.align.max(GRANULE), (stream, member.lane));
         // A layout that an earlier graph of the arena was captured with may have left its memory.
         let before = self.heaps_of(&member.heaps).skip(1).find_map(|heap| {
@@ -118,21 +129,16 @@ impl Pool {
             let r = st.regions.find(want.size, want.align, |_| true)?;
             Some((heap.number, st.regions.get(r).addr.next_multiple_of(want.align)))
         });
-        let (heap, base) = match before {
-            Some(found) => found,
-            None if span.bytes == 0 => (NONE, 0),
-            None => {
-                let heap = self.empty_heap(stream)?;
-                heap.lock().private = Some(member.clone());
-                let base = self.find_span(heap, Want { lane: heap.lane, ..want });
-                let base = base.inspect_err(|_| self.make_public(heap.number))?;
-                lock(&member.heaps).push(heap.number);
-                lock(&member.counts.heaps).push(heap.number);
-                (heap.number, base)
-            }
-        };
-        lock(&member.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
-        Ok(())
+        if let Some(found) = before {
+            return Ok(found);
+        }
+        let heap = self.empty_heap(stream)?;
+        heap.lock().private = Some(member.clone());
+        let base = self.find_span(heap, Want { lane: heap.lane, ..want });
+        let base = base.inspect_err(|_| self.make_public(heap.number))?;
+        lock(&member.heaps).push(heap.number);
+        lock(&member.counts.heaps).push(heap.number);
+        Ok((heap.number, base))
     }
 }
 
@@ -168,6 +174,28 @@ mod tests {
         // Memory that suffices is found after that.
         let route = try_one(32 * MIB).unwrap();
         pool.end_route(&route);
+        pool.validate().unwrap();
+        pool.release_arena(&arena);
+    }
+
+    #[test]
+    fn a_layout_of_no_bytes_takes_no_memory_of_an_earlier_one() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let stream = host.stream_create(d).unwrap();
+        let arena = pool.open_arena(GraphArenaOptions::default());
+        let heap_for = |bytes| {
+            let span = Arc::new(Span { bytes, align: 512, placed: Vec::new() });
+            let route = pool.begin_route(&arena, WhichStreams::Handle(stream), 0, Some(&span)).unwrap();
+            let member = lock(&arena.members)[0].clone();
+            let heap = lock(&member.notes).plan.as_ref().map(|plan| plan.heap);
+            pool.end_route(&route);
+            heap
+        };
+        let first = heap_for(32 * MIB);
+        assert_eq!(heap_for(0), Some(NONE));
+        assert_eq!(heap_for(32 * MIB), first);
         pool.validate().unwrap();
         pool.release_arena(&arena);
     }

@@ -18,7 +18,7 @@ impl Pool {
         lock(&*self.core).holes.unkeep(std::mem::take(&mut st.room).1);
         st.private = None;
         self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
-        st.retire_all(&self.order, &self.index);
+        st.retire(&self.order, &self.index, true);
         heap.publish(&st);
         drop(st);
         lock(&self.privates.shells).push(number);
@@ -33,7 +33,7 @@ impl Pool {
         let mut st = heap.lock();
         self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
         self.order.rename(heap.lane, stream);
-        st.retire(&self.order, &self.index);
+        st.retire(&self.order, &self.index, false);
         st.forget();
         drop(st);
         Ok(heap)

@@ -2,7 +2,7 @@
 
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::{Block, State, GRANULE};
-use crate::pool::heap::slab::{self, AfterFree, Taken};
+use crate::pool::heap::slab::{self, Taken};
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::Item;
 use crate::pool::memory::{Entry, Index, SLOT};
@@ -123,9 +123,7 @@ impl HeapState {
         match place {
             Place::Block { region } => self.take_back_own_block(region, tag(), index),
             Place::Object { slab, number } => {
-                if self.object_leaves(slab, number)
-                    && self.slabs.free(slab, number, last_use(self.lane, order)) == AfterFree::Drop
-                {
+                if self.object_leaves(slab, number) && self.slabs.free(slab, number, last_use(self.lane, order)) {
                     self.drop_slab(slab, order, index);
                 }
             }

@@ -5,7 +5,7 @@ use crate::pool::heap::region::State;
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::{Entry, Index, SLOT};
 use crate::pool::order::Tag;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 impl HeapState {
     /// Checks the invariants written above [`HeapState`].
@@ -18,7 +18,8 @@ impl HeapState {
         self.low.validate(self.moves)?;
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
-        let tickets: HashMap<u64, u32> = self.waiting.regions().collect();
+        let mut listed: HashSet<u32> = self.waiting.regions().collect();
+        ensure!(listed.len() == self.waiting.regions().count(), "a region is in the waiting list twice");
         for first in self.regions.spans() {
             let mut at = self.regions.get(first).addr;
             for r in self.regions.walk(first) {
@@ -35,8 +36,7 @@ impl HeapState {
                     }
                     State::Waiting => {
                         waiting += g.size;
-                        let listed = tickets.get(&g.ticket) == Some(&r);
-                        ensure!(listed, "waiting region {:#x} has no entry in the waiting list", g.addr);
+                        ensure!(listed.remove(&r), "waiting region {:#x} has no entry in the waiting list", g.addr);
                     }
                     State::Ready | State::Quick => {
                         let own = g.order == Tag::SETTLED || g.order.lane() == self.lane;
@@ -71,9 +71,7 @@ impl HeapState {
         }
         let (most, now) = (self.most_live, self.live_bytes);
         ensure!(most >= now, "most_live: {most} recorded, {now} live");
-        let stale = self.waiting.regions().filter(|&(ticket, r)| self.waiting_region(r, ticket).is_none()).count();
-        ensure!(stale == self.waiting.stale, "{} stale entries recorded, {stale} found", self.waiting.stale);
-        ensure!(!self.waiting.has_many_stale(), "{stale} of the entries that wait are stale");
+        ensure!(listed.is_empty(), "regions {listed:?} are in the waiting list and do not wait");
         for &addr in self.users.keys() {
             let entry = index.get(addr);
             let live = entry.heap() == Some(self.number) && self.find(entry, addr).is_some();

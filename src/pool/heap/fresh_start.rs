@@ -45,22 +45,6 @@ impl FreshStarts {
         Ok(())
     }
 
-    /// Counts extents that were mapped again.
-    pub(crate) fn mapped_again(&mut self, extents: u64) {
-        self.mapped_again += extents;
-    }
-
-    /// Counts extents that were taken back where they were still mapped.
-    #[inline]
-    pub(crate) fn taken_back(&mut self, extents: u64) {
-        self.taken_back += extents;
-    }
-
-    /// Whether a fresh start has not paid of late.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubt > 0
-    }
-
     /// Decides whether a heap that is low starts afresh. `moves` are those since it last did.
     pub(crate) fn decide(&mut self, moves: u64, extents: u64) -> bool {
         let share = |n: u64| n > 0 && n.saturating_mul(SHARE) >= extents;
@@ -95,7 +79,7 @@ mod tests {
         let mut starts = Vec::new();
         for (i, &(moved, mapped)) in occasions.iter().enumerate() {
             moves += moved;
-            fresh_starts.mapped_again(mapped);
+            fresh_starts.mapped_again += mapped;
             if fresh_starts.decide(moves, 80) {
                 moves = 0;
                 starts.push(i);
@@ -129,7 +113,7 @@ mod tests {
             if fresh_starts.decide(10 * occasion, 80) {
                 starts += 1;
                 fresh_starts.moves = 10 * occasion;
-                fresh_starts.mapped_again(10 * (starts % 2));
+                fresh_starts.mapped_again += 10 * (starts % 2);
             }
         }
         assert!(starts <= 20, "{starts}");
@@ -145,8 +129,8 @@ mod tests {
         for (taken_back, pays) in [(10, true), (9, false)] {
             let mut fresh_starts = FreshStarts::default();
             assert!(fresh_starts.decide(10, 80));
-            fresh_starts.mapped_again(10);
-            fresh_starts.taken_back(taken_back);
+            fresh_starts.mapped_again = 10;
+            fresh_starts.taken_back = taken_back;
             assert!(fresh_starts.decide(10, 80));
             assert_eq!(fresh_starts.doubt == 0, pays);
         }

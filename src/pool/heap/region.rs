@@ -84,8 +84,6 @@ pub(crate) struct Region {
     pub(crate) state: State,
     /// If ready, quick or waiting: when it was last used.
     pub(crate) order: Tag,
-    /// If waiting: the number of its entry in the waiting list.
-    pub(crate) ticket: u64,
 }
 
 impl Region {
@@ -296,7 +294,6 @@ impl Regions {
             bin_next: NONE,
             state: State::Live,
             order: Tag::SETTLED,
-            ticket: 0,
         };
         let Some(r) = self.vacant.pop() else { return self.grow(region) };
         *self.get_mut(r) = region;

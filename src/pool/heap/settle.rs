@@ -1,7 +1,6 @@
 //! The memory of a heap that waits for other streams, and making it ready.
 
 use crate::pool::heap::region::{Region, State, MIN_SPLIT};
-use crate::pool::heap::slab::AfterFree;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
 use crate::pool::memory::{Index, Mapped};
@@ -11,44 +10,22 @@ impl HeapState {
     /// Makes everything that waits wait for `tag` instead, which comes after all that it waited
     /// for.
     pub(crate) fn wait_anew(&mut self, tag: Tag) {
-        self.waiting.also.clear();
-        self.waiting.stale = 0;
         for wait in std::mem::take(&mut self.waiting.queues).into_iter().flat_map(|q| q.1) {
             if let Item::Region(r) = wait.item {
-                if self.waiting_region(r, wait.ticket).is_none() {
-                    continue;
-                }
                 self.regions.get_mut(r).order = tag;
             }
-            self.waiting.push(Wait { tag, ..wait });
+            self.waiting.push(Wait { tag, item: wait.item, also: Vec::new() });
         }
     }
 
-    /// The region of an entry of the waiting list, if it still waits. The entry of a region that
-    /// was taken meanwhile stays in the list, stale.
-    pub(crate) fn waiting_region(&self, region: u32, ticket: u64) -> Option<&Region> {
-        self.regions.try_get(region).filter(|g| g.state == State::Waiting && g.ticket == ticket)
-    }
-
-    /// Counts `taken` more stale entries. If there are many, drops all of them, because each look
-    /// at the lists would pass over them.
-    fn tidy_waiting(&mut self, taken: usize) {
-        self.waiting.stale += taken;
-        if !self.waiting.has_many_stale() {
-            return;
-        }
-        let mut queues = std::mem::take(&mut self.waiting.queues);
-        for (_, queue) in &mut queues {
-            queue.retain(|w| match w.item {
-                Item::Region(r) if self.waiting_region(r, w.ticket).is_none() => {
-                    self.waiting.also.remove(&w.ticket);
-                    false
-                }
-                _ => true,
-            });
-        }
-        self.waiting.queues = queues;
-        self.waiting.stale = 0;
+    /// Drops the entries of regions that wait no longer from the queue of `lane`. Must come before
+    /// what is left of them waits again: a part of a region may have its number.
+    fn forget_taken(&mut self, lane: u32) {
+        let Some(queue) = self.waiting.queues.iter_mut().find(|q| q.0 == lane) else { return };
+        queue.1.retain(|w| match w.item {
+            Item::Region(r) => self.regions.get(r).state == State::Waiting,
+            Item::Object { .. } => true,
+        });
     }
 
     /// The lanes that something here waits for.
@@ -72,7 +49,7 @@ impl HeapState {
         // Entries that the device is known to have passed may still be in front.
         let queues = marked.map(|q| q.skip_while(|w| order.settled(w.tag)));
         let bytes = |w: &Wait| match w.item {
-            Item::Region(r) => self.waiting_region(r, w.ticket).map_or(0, |g| g.size),
+            Item::Region(r) => self.regions.get(r).size,
             Item::Object { .. } => 0,
         };
         queues.flatten().map(bytes).sum()
@@ -92,19 +69,9 @@ impl HeapState {
             return any;
         }
         for q in 0..self.waiting.queues.len() {
-            while let Some(&wait) = self.waiting.queues[q].1.front() {
-                if !order.settled(wait.tag) {
-                    break;
-                }
-                self.waiting.queues[q].1.pop_front();
-                if let Item::Region(r) = wait.item {
-                    if self.waiting_region(r, wait.ticket).is_none() {
-                        self.waiting.stale = self.waiting.stale.saturating_sub(1);
-                        self.waiting.also.remove(&wait.ticket);
-                        continue;
-                    }
-                }
-                if let Some(next) = self.waiting.next_tag(wait.ticket, order) {
+            while let Some(mut wait) = self.waiting.pop_settled(q, order) {
+                wait.also.retain(|&tag| !order.settled(tag));
+                if let Some(&next) = wait.also.last() {
                     if let Item::Region(r) = wait.item {
                         self.regions.get_mut(r).order = next;
                     }
@@ -118,14 +85,13 @@ impl HeapState {
                         self.regions.make_ready(r, Tag::SETTLED);
                     }
                     Item::Object { slab, number } => {
-                        if self.slabs.settle(slab, number) == AfterFree::Drop {
+                        if self.slabs.settle(slab, number) {
                             self.drop_slab(slab, order, index);
                         }
                     }
                 }
             }
         }
-        self.tidy_waiting(0);
         if self.waiting.queues.len() > MANY {
             self.waiting.queues.retain(|q| !q.1.is_empty());
         }
@@ -137,8 +103,7 @@ impl HeapState {
         let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
         queue.into_iter().flat_map(|q| &q.1).filter_map(move |w| {
             let Item::Region(r) = w.item else { return None };
-            let waits = self.waiting_region(r, w.ticket).is_some();
-            (waits && order.own(w.tag, lane) && !self.waiting.also.contains_key(&w.ticket)).then_some(r)
+            (w.also.is_empty() && order.own(w.tag, lane)).then_some(r)
         })
     }
 
@@ -148,7 +113,7 @@ impl HeapState {
         let mut own: Vec<u32> = self.waiting_of(lane, order).collect();
         own.sort_unstable_by_key(|&r| self.regions.get(r).addr);
         let groups: Vec<&[u32]> = own.chunk_by(|&a, &b| self.regions.get(a).next == b).collect();
-        let (mut ready, mut taken) = (Vec::new(), 0);
+        let (mut ready, mut left) = (Vec::new(), Vec::new());
         for group in groups {
             let (Some(&first), Some(&last)) = (group.first(), group.last()) else { continue };
             let (start, stop) = (self.regions.get(first).addr, self.regions.get(last).end());
@@ -157,17 +122,17 @@ impl HeapState {
             let Some((addr, end)) = whole else { continue };
             let tag = group.iter().fold(Tag::SETTLED, |tag, &r| tag.later(self.regions.get(r).order));
             self.waiting_bytes -= stop - start;
-            taken += group.len();
             for &r in group {
                 self.regions.get_mut(r).state = State::Live;
             }
             (1..group.len()).for_each(|_| self.regions.absorb_next(first));
             let cut = self.regions.cut_apart(first, addr, end - addr);
-            cut.lead.into_iter().chain(cut.rest).for_each(|part| self.wait_for(part, &[tag]));
+            left.extend(cut.lead.into_iter().chain(cut.rest).map(|part| (part, tag)));
             self.regions.put_back(cut.block, tag);
             ready.push(cut.block);
         }
-        self.tidy_waiting(taken);
+        self.forget_taken(lane);
+        left.into_iter().for_each(|(part, tag)| self.wait_for(part, &[tag]));
         ready
     }
 
@@ -181,12 +146,12 @@ impl HeapState {
         let tag = self.regions.get(best).order;
         self.waiting_bytes -= self.regions.get(best).size;
         self.regions.get_mut(best).state = State::Live;
+        self.forget_taken(lane);
         let spare = self.regions.get(best).size - size;
         if spare >= MIN_SPLIT {
             let rest = self.regions.split(best, size);
             self.wait_for(rest, &[tag]);
         }
-        self.tidy_waiting(1);
         Some(best)
     }
 }

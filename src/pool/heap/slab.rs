@@ -178,15 +178,6 @@ pub(crate) struct Slabs {
     empty: [u32; CLASSES],
 }
 
-/// What to do with a slab to which an object came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterFree {
-    /// Still in use, or kept as its class's spare.
-    Keep,
-    /// Empty and not needed: its region can be freed.
-    Drop,
-}
-
 impl Default for Slabs {
     fn default() -> Slabs {
         Slabs { all: Vec::new(), vacant: Vec::new(), heads: [NONE; CLASSES], empty: [0; CLASSES] }
@@ -286,9 +277,9 @@ impl Slabs {
     }
 
     /// Puts a live object back, free at once. `now` gives the tag if it was the last one in use:
-    /// see [`Slab::idle`].
+    /// see [`Slab::idle`]. Returns whether the slab is to be dropped, as [`Self::put_back`] does.
     #[inline(always)]
-    pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> AfterFree {
+    pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> bool {
         self.all[s as usize].one_less(now);
         self.put_back(s, n)
     }
@@ -301,16 +292,19 @@ impl Slabs {
         slab.waiting[n as usize / 64] |= 1 << (n % 64);
     }
 
-    /// Puts a waiting object back: its other stream has passed the free.
-    pub(crate) fn settle(&mut self, s: u32, n: u32) -> AfterFree {
+    /// Puts a waiting object back: its other stream has passed the free. Returns whether the slab is
+    /// to be dropped, as [`Self::put_back`] does.
+    pub(crate) fn settle(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
         slab.pending -= 1;
         slab.waiting[n as usize / 64] &= !(1 << (n % 64));
         self.put_back(s, n)
     }
 
+    /// Makes an object free. Returns whether the slab is to be dropped: it is empty, and old or not
+    /// the only empty one of its class, which is kept as a spare.
     #[inline(always)]
-    fn put_back(&mut self, s: u32, n: u32) -> AfterFree {
+    fn put_back(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
         let was_full = !slab.has_free();
         slab.free[n as usize / 64] |= 1 << (n % 64);
@@ -318,15 +312,8 @@ impl Slabs {
         if was_full && !old {
             self.link(s);
         }
-        if empty {
-            if !old {
-                self.empty[class] += 1;
-            }
-            if old || self.empty[class] > 1 {
-                return AfterFree::Drop;
-            }
-        }
-        AfterFree::Keep
+        self.empty[class] += u32::from(empty && !old);
+        empty && (old || self.empty[class] > 1)
     }
 
     /// Forgets an empty slab; returns its region.

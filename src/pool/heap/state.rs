@@ -127,8 +127,8 @@ fn more_ids() -> u64 {
 
 /// What a heap's lock guards.
 ///
-/// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, with
-/// its ticket; `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
+/// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, and
+/// no other region has one; `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
 /// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less.
 ///
 /// The fields that every hit looks at come first, in as few cache lines as possible: those lines
@@ -426,11 +426,10 @@ impl HeapState {
 
     /// Makes a region (in no bin) wait for every one of the tags.
     pub(crate) fn wait_for(&mut self, region: u32, tags: &[Tag]) {
-        let ticket = self.waiting.enqueue(Item::Region(region), tags);
+        self.waiting.enqueue(Item::Region(region), tags);
         let r = self.regions.get_mut(region);
         r.state = State::Waiting;
         r.order = tags.first().copied().unwrap_or(Tag::SETTLED);
-        r.ticket = ticket;
         self.waiting_bytes += r.size;
     }
 }

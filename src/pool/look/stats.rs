@@ -85,10 +85,7 @@ impl HeapState {
         };
         let page = self.extents.page();
         let slabs = self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(_, s)| s.region);
-        // The list also has stale entries, of regions that were taken before they settled.
-        let waits = |&(ticket, r): &(u64, u32)| self.waiting_region(r, ticket).is_some();
-        let waiting = self.waiting.regions().filter(waits).map(|(_, r)| r);
-        for r in waiting.chain(slabs).chain(self.regions.ready_from(page)) {
+        for r in self.waiting.regions().chain(slabs).chain(self.regions.ready_from(page)) {
             // The first of these in a run stands for the run. At most one small ready region lies
             // in front of it, as no two ready ones are neighbours.
             let mut first = r;

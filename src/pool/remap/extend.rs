@@ -310,7 +310,7 @@ impl Pool {
         if let Some(marked) = marked.filter(|_| tells) {
             self.look_whether_behind(marked);
         }
-        st.learnt.fresh_starts.mapped_again((moves.len() + supply.stocked.len()) as u64);
+        st.learnt.fresh_starts.mapped_again += (moves.len() + supply.stocked.len()) as u64;
         let (run, region) = commit(&mut lock(&*self.core), st, others, moves, order, (va, &run), (want, cut));
         st.learnt.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);

@@ -99,7 +99,7 @@ impl Pool {
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved, moved);
-        st.learnt.fresh_starts.taken_back(len as u64);
+        st.learnt.fresh_starts.taken_back += len as u64;
         let cut = want.map(|w| {
             let (from, size) = st.place_in(region, w.size, w.align);
             st.regions.cut_apart(region, from, size)

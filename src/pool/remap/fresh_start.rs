@@ -41,7 +41,7 @@ impl Pool {
         st.learnt.memo.restart();
         st.moves = 0;
         // What moving has earned is kept while it is in doubt whether there will be less to move.
-        if !st.learnt.fresh_starts.is_in_doubt() {
+        if st.learnt.fresh_starts.doubt == 0 {
             (st.learnt.peak_live, st.learnt.remapped) = (st.live_bytes + st.waiting_bytes, 0);
         }
     }

@@ -105,7 +105,7 @@ impl Pool {
     /// anything waits that has no marker.
     pub(crate) fn retire(&self, heap: &Heap) -> bool {
         let mut st = heap.lock();
-        st.retire(&self.order, &self.index);
+        st.retire(&self.order, &self.index, false);
         heap.publish(&st);
         let waits = st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
         waits

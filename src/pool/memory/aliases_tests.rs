@@ -103,7 +103,6 @@ fn parts_are_found_from_high_to_low_addresses_and_kept() {
     valid(&aliases);
 }
 
-/// Longer than one word of a run's bits.
 #[test]
 fn a_long_run_comes_back_whole() {
     let mut aliases = Aliases::default();

@@ -2,7 +2,6 @@
 //! where.
 
 mod aliases;
-mod bits;
 mod dedicated;
 pub(crate) mod extent;
 pub(crate) mod holes;

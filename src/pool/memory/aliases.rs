@@ -327,16 +327,15 @@ impl Aliases {
         passed.then(|| (place, self.runs[place.0 as usize].aliases[place.1 as usize].extent.size))
     }
 
-    /// The size of the dormant alias that starts at `addr`, if the device has passed it, else 0.
-    pub(crate) fn passed_behind(&self, addr: u64, order: &Order) -> u64 {
-        self.passed_at(addr, order).map_or(0, |(_, size)| size)
-    }
-
-    /// The size of the dormant alias that ends at `addr`, if the device has passed it, else 0.
-    pub(crate) fn passed_in_front(&self, addr: u64, order: &Order) -> u64 {
-        let last = self.by_addr.range(..addr).next_back();
-        let passed = last.and_then(|(&start, _)| Some((start, self.passed_at(start, order)?.1)));
-        passed.filter(|(start, size)| start + size == addr).map_or(0, |(_, size)| size)
+    /// The size of the dormant alias right behind `addr`, or right in front of it, if the device has
+    /// passed it, else 0.
+    pub(crate) fn passed(&self, addr: u64, in_front: bool, order: &Order) -> u64 {
+        let start = match in_front {
+            true => self.by_addr.range(..addr).next_back().map_or(addr, |(&start, _)| start),
+            false => addr,
+        };
+        let passed = self.passed_at(start, order).filter(|(_, size)| !in_front || start + size == addr);
+        passed.map_or(0, |(_, size)| size)
     }
 
     /// Claims the dormant aliases that the device has passed and that have addresses in

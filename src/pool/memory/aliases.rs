@@ -456,7 +456,7 @@ impl Aliases {
     /// The parts of a run, from high to low addresses, if all of its aliases are dormant. Give them
     /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
     /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
-    /// there, or not all of a part is in stock, [`Self::hold`] tells whether to look it up anew.
+    /// there, or not all of a part is in stock, [`Self::look_up`] tells where they are now.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         if !self.is_dormant(run) {
             return None;
@@ -472,14 +472,6 @@ impl Aliases {
     #[inline]
     fn is_there(&self, p: &Part) -> bool {
         p.source().is_none_or(|(run, at, len)| self.is_whole(run) || self.is_present(run, at, len))
-    }
-
-    /// Whether these are still the parts of the run; `stocked` knows which extents are in stock.
-    pub(crate) fn hold(&self, run: RunId, parts: &[Part], stocked: impl Fn(Extent) -> bool) -> bool {
-        parts.iter().all(|p| match p.source() {
-            Some((from, at, len)) => self.is_present(from, at, len),
-            None => self.extents(run, p).all(&stocked),
-        })
     }
 
     /// Looks up what a run is made of now.

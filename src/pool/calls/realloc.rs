@@ -146,7 +146,7 @@ impl Pool {
         }
         if size > old {
             let want = Want::new(size, GRANULE, (stream, lane));
-            let grown = self.grow_block(heap, st, region, size, want);
+            let grown = self.grow_block(heap, st, region, want);
             if !matches!(grown, Ok(true)) {
                 // Back to the smaller size, which cannot fail.
                 let _ = st.resize_receipt(place, before);

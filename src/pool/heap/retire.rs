@@ -35,7 +35,7 @@ impl HeapState {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

@@ -9,7 +9,6 @@
 //! has aliases unmapped where runs are to go (`remap/old_addresses.rs`).
 
 use crate::driver::PhysHandle;
-use crate::pool::memory::bits::Bits;
 use crate::pool::memory::extent::{AliasId, Extent, Mapped};
 use crate::pool::memory::parts::{Part, RunId, STOCK};
 use crate::pool::order::{Order, Tag};
@@ -37,45 +36,42 @@ struct Alias {
     extent: Extent,
 }
 
-/// What a flip reads of every run that it takes memory from: one cache line, as those runs are
-/// scattered.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Head {
-    /// The positions whose aliases are present.
-    present: Bits,
-    /// When it was mapped, in the table's own count.
-    born: u64,
-    /// The last use of memory through its dormant aliases, or a later one through other aliases of
-    /// their extents, in one lane; `Run::tags` has other lanes. One tag for all aliases, as a run
-    /// mostly leaves as a whole.
-    tag: Tag,
-    /// How many aliases it has had.
-    len: u32,
-    /// How many of them are not gone. A run without any is vacant.
-    left: u32,
-    /// How many of them are dormant and unclaimed.
-    dormant: u32,
-}
-
-/// Aliases mapped one after the other for one request. The first cache line has what a flip reads
-/// of the run it takes back.
+/// Aliases mapped one after the other for one request. A flip looks at all runs that it takes memory
+/// from, which are scattered. So what it reads and writes there is one cache line and the states.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Run {
+    /// What each alias is.
+    states: Box<[AliasState]>,
+    /// When it was mapped, in the table's own count, which begins with 1; 0 if vacant.
+    born: u64,
+    /// The last use of memory through its dormant aliases, or a later one through other aliases of
+    /// their extents, in one lane; `tags` has other lanes. One tag for all aliases, as a run mostly
+    /// leaves as a whole.
+    tag: Tag,
+    /// How many aliases are not gone. A run without any is vacant.
+    left: u32,
+    /// How many of them are dormant and unclaimed.
+    dormant: u32,
     /// Where the run starts and ends.
     bounds: (u64, u64),
-    /// Where the extents were when that was last looked up.
-    parts: Vec<Part>,
     /// When it was last mapped or taken back, in the table's own count.
     used: u64,
-    /// Never changes while the run has any.
-    aliases: Vec<Alias>,
-    /// The positions of claimed aliases, and of those that are gone.
-    claimed: Bits,
-    gone: Bits,
-    /// Like `Head::tag`, for other lanes.
+    /// Where the extents were when that was last looked up.
+    parts: Vec<Part>,
+    /// Those whose states are above. Never changes while the run has any.
+    aliases: Box<[Alias]>,
+    /// Like `tag`, for other lanes.
     tags: Vec<Tag>,
+}
+
+const _: () = assert!(std::mem::offset_of!(Run, parts) == 64 && size_of::<Run>() == 128);
+
+impl Run {
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.left as usize == self.states.len()
+    }
 }
 
 /// A dormant alias that the holder of this unmaps. No other thread uses it meanwhile.
@@ -91,12 +87,9 @@ pub(crate) struct Unmapping {
 /// Invariants: an extent has at most one present alias, and none exactly if it is in stock;
 /// `dormant` and `dormant_bytes` count aliases that are dormant or claimed; aliases that are not
 /// gone do not overlap, and `by_addr` has exactly these; a run's aliases lie one after the other
-/// between its `bounds`; each is at most one of present, claimed and gone; a head's counts are
-/// those of the run.
+/// between its `bounds`; its counts are those of its states.
 #[derive(Default)]
 pub(crate) struct Aliases {
-    /// By run.
-    heads: Vec<Head>,
     runs: Vec<Run>,
     vacant_runs: Vec<u32>,
     /// By extent: its aliases that are not gone.
@@ -127,12 +120,11 @@ impl Aliases {
     /// Notes a run of extents just mapped from `addr` on. None of them has a present alias.
     pub(crate) fn add_run(&mut self, addr: u64, extents: &[Extent]) -> RunId {
         let number = self.vacant_runs.pop().unwrap_or_else(|| {
-            self.heads.push(Head::default());
             self.runs.push(Run::default());
             (self.runs.len() - 1) as u32
         });
         let (mut at, len) = (addr, extents.len());
-        let mut aliases = std::mem::take(&mut self.runs[number as usize].aliases);
+        let mut aliases = Vec::with_capacity(len);
         for (&extent, i) in extents.iter().zip(0..) {
             debug_assert!(self.present(extent).is_none());
             aliases.push(Alias { addr: at, extent });
@@ -142,11 +134,15 @@ impl Aliases {
         }
         self.clock += 1;
         let born = self.clock;
-        let mut head = Head { present: Bits::none(len), born, len: len as u32, left: len as u32, ..Head::default() };
-        head.present.add(0, len);
-        self.heads[number as usize] = head;
-        let (claimed, gone) = (Bits::none(len), Bits::none(len));
-        self.runs[number as usize] = Run { bounds: (addr, at), used: born, aliases, claimed, gone, ..Run::default() };
+        self.runs[number as usize] = Run {
+            states: vec![AliasState::Present; len].into(),
+            born,
+            left: len as u32,
+            bounds: (addr, at),
+            used: born,
+            aliases: aliases.into(),
+            ..Run::default()
+        };
         RunId { number, born }
     }
 
@@ -159,52 +155,48 @@ impl Aliases {
     /// Makes `len` present aliases from `first` on dormant. They have `bytes` in all.
     #[inline(always)]
     fn leave_all(&mut self, run: u32, (first, len): (usize, usize), bytes: u64, tag: Tag) {
-        let head = &mut self.heads[run as usize];
-        debug_assert!(head.present.has_all(first, len));
-        head.present.remove(first, len);
-        head.dormant += len as u32;
+        let r = &mut self.runs[run as usize];
+        let states = &mut r.states[first..first + len];
+        debug_assert!(states.iter().all(|&s| s == AliasState::Present));
+        states.fill(AliasState::Dormant);
+        r.dormant += len as u32;
         self.dormant += len;
         self.dormant_bytes += bytes;
-        if tag == Tag::SETTLED || head.tag == Tag::SETTLED || head.tag.lane() == tag.lane() {
-            head.tag = head.tag.later(tag);
+        if tag == Tag::SETTLED || r.tag == Tag::SETTLED || r.tag.lane() == tag.lane() {
+            r.tag = r.tag.later(tag);
             return;
         }
-        let tags = &mut self.runs[run as usize].tags;
-        match tags.iter_mut().find(|t| t.lane() == tag.lane()) {
+        match r.tags.iter_mut().find(|t| t.lane() == tag.lane()) {
             Some(t) => *t = t.later(tag),
-            None => tags.push(tag),
+            None => r.tags.push(tag),
         }
     }
 
-    /// The head of a run, if that is still there.
+    /// A run, if it is still there.
     #[inline]
-    fn head(&self, run: RunId) -> Option<&Head> {
-        self.heads.get(run.number as usize).filter(|h| h.born == run.born && h.left > 0)
-    }
-
     fn valid(&self, run: RunId) -> Option<&Run> {
-        self.head(run).and_then(|_| self.runs.get(run.number as usize))
+        self.runs.get(run.number as usize).filter(|r| r.born == run.born)
     }
 
     /// Whether all of a run's aliases are dormant.
     pub(crate) fn is_dormant(&self, run: RunId) -> bool {
-        self.head(run).is_some_and(|h| h.dormant == h.len)
+        self.valid(run).is_some_and(|r| r.dormant as usize == r.states.len())
     }
 
     /// Whether none of a run's aliases is gone.
     #[inline]
     pub(crate) fn is_whole(&self, run: RunId) -> bool {
-        self.head(run).is_some_and(|h| h.left == h.len)
+        self.valid(run).is_some_and(Run::is_whole)
     }
 
     /// Whether `len` aliases of a run from position `first` on are present.
     pub(crate) fn is_present(&self, run: RunId, first: usize, len: usize) -> bool {
-        self.head(run).is_some_and(|h| h.present.has_all(first, len))
+        self.valid(run).is_some_and(|r| r.states[first..first + len].iter().all(|&s| s == AliasState::Present))
     }
 
     /// When the run with this number was mapped.
     pub(crate) fn born(&self, number: u32) -> u64 {
-        self.heads.get(number as usize).map_or(0, |h| h.born)
+        self.runs.get(number as usize).map_or(0, |r| r.born)
     }
 
     /// The extents of a part of this run.
@@ -233,21 +225,17 @@ impl Aliases {
             }
         }
         self.clock += 1;
-        let head = &mut self.heads[run.number as usize];
-        let len = head.len as usize;
-        head.present.add(0, len);
-        (head.dormant, head.tag) = (0, Tag::SETTLED);
         let r = &mut self.runs[run.number as usize];
-        (r.used, r.parts) = (self.clock, parts);
+        r.states.fill(AliasState::Present);
+        (r.dormant, r.tag, r.used, r.parts) = (0, Tag::SETTLED, self.clock, parts);
         r.tags.clear();
-        self.dormant -= len;
+        self.dormant -= r.states.len();
         self.dormant_bytes -= r.bounds.1 - r.bounds.0;
     }
 
     /// Where a run starts and ends, and how many aliases it has.
     pub(crate) fn bounds(&self, run: RunId) -> (u64, u64, usize) {
-        let (head, r) = (self.head(run), self.runs.get(run.number as usize));
-        head.zip(r).map_or((0, 0, 0), |(h, r)| (r.bounds.0, r.bounds.1, h.len as usize))
+        self.valid(run).map_or((0, 0, 0), |r| (r.bounds.0, r.bounds.1, r.states.len()))
     }
 
     /// The addresses, extents and places of a run, in order.
@@ -259,7 +247,7 @@ impl Aliases {
     /// The place where an extent is now.
     pub(crate) fn present(&self, extent: Extent) -> Option<AliasId> {
         let places = self.extents.get(extent.id as usize)?;
-        places.iter().copied().find(|&(run, i)| self.heads[run as usize].present.has(i as usize))
+        places.iter().copied().find(|&place| self.state(place) == AliasState::Present)
     }
 
     /// The address of a place.
@@ -283,44 +271,38 @@ impl Aliases {
     }
 
     fn state(&self, (run, i): AliasId) -> AliasState {
-        let (head, r, i) = (&self.heads[run as usize], &self.runs[run as usize], i as usize);
-        match (head.present.has(i), r.claimed.has(i), r.gone.has(i)) {
-            (true, ..) => AliasState::Present,
-            (_, true, _) => AliasState::Claimed,
-            (.., true) => AliasState::Gone,
-            _ => AliasState::Dormant,
-        }
+        self.runs[run as usize].states[i as usize]
     }
 
     /// When memory was last used through a run's dormant aliases: a tag for each lane that has not
     /// settled.
     fn unsettled<'a>(&'a self, run: u32, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
-        let tags = [self.heads[run as usize].tag].into_iter().chain(self.runs[run as usize].tags.iter().copied());
-        tags.filter(|&t| !order.settled(t))
+        let r = &self.runs[run as usize];
+        [r.tag].into_iter().chain(r.tags.iter().copied()).filter(|&t| !order.settled(t))
     }
 
     /// The runs that have aliases.
-    fn runs(&self) -> impl Iterator<Item = u32> + '_ {
-        (0u32..).zip(&self.heads).filter(|(_, h)| h.left > 0).map(|(r, _)| r)
+    fn runs(&self) -> impl Iterator<Item = (u32, &Run)> + '_ {
+        (0..).zip(&self.runs).filter(|(_, r)| r.left > 0)
     }
 
-    /// Every alias that is dormant or claimed: address, size, and the tag of its run's head.
+    /// Every alias that is dormant or claimed: address, size, and the first tag of its run.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, Tag)> + '_ {
-        let all = self.runs().flat_map(|r| (0..).zip(&self.runs[r as usize].aliases).map(move |(i, a)| ((r, i), a)));
-        let dormant = all.filter(|&(place, _)| matches!(self.state(place), AliasState::Dormant | AliasState::Claimed));
-        dormant.map(|((r, _), a)| (a.addr, a.extent.size, self.heads[r as usize].tag))
+        let all = self.runs().flat_map(|(_, r)| r.aliases.iter().zip(&r.states).map(|(a, &state)| (a, state, r.tag)));
+        let dormant = all.filter(|x| matches!(x.1, AliasState::Dormant | AliasState::Claimed));
+        dormant.map(|(a, _, tag)| (a.addr, a.extent.size, tag))
     }
 
     /// The tags that must settle before all dormant aliases can be unmapped.
     pub(crate) fn waits<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
-        self.runs().filter(|&r| self.heads[r as usize].dormant > 0).flat_map(|r| self.unsettled(r, order))
+        self.runs().filter(|(_, r)| r.dormant > 0).flat_map(|(number, _)| self.unsettled(number, order))
     }
 
     fn claim(&mut self, place: AliasId) -> Unmapping {
-        let run = &mut self.runs[place.0 as usize];
-        run.claimed.add(place.1 as usize, 1);
-        self.heads[place.0 as usize].dormant -= 1;
-        let alias = run.aliases[place.1 as usize];
+        let (run, i) = (&mut self.runs[place.0 as usize], place.1 as usize);
+        run.states[i] = AliasState::Claimed;
+        run.dormant -= 1;
+        let alias = run.aliases[i];
         Unmapping { place, addr: alias.addr, size: alias.extent.size }
     }
 
@@ -345,16 +327,15 @@ impl Aliases {
         passed.then(|| (place, self.runs[place.0 as usize].aliases[place.1 as usize].extent.size))
     }
 
-    /// The size of the dormant alias that starts at `addr`, if the device has passed it, else 0.
-    pub(crate) fn passed_behind(&self, addr: u64, order: &Order) -> u64 {
-        self.passed_at(addr, order).map_or(0, |(_, size)| size)
-    }
-
-    /// The size of the dormant alias that ends at `addr`, if the device has passed it, else 0.
-    pub(crate) fn passed_in_front(&self, addr: u64, order: &Order) -> u64 {
-        let last = self.by_addr.range(..addr).next_back();
-        let passed = last.and_then(|(&start, _)| Some((start, self.passed_at(start, order)?.1)));
-        passed.filter(|(start, size)| start + size == addr).map_or(0, |(_, size)| size)
+    /// The size of the dormant alias right behind `addr`, or right in front of it, if the device has
+    /// passed it, else 0.
+    pub(crate) fn passed(&self, addr: u64, in_front: bool, order: &Order) -> u64 {
+        let start = match in_front {
+            true => self.by_addr.range(..addr).next_back().map_or(addr, |(&start, _)| start),
+            false => addr,
+        };
+        let passed = self.passed_at(start, order).filter(|(_, size)| !in_front || start + size == addr);
+        passed.map_or(0, |(_, size)| size)
     }
 
     /// Claims the dormant aliases that the device has passed and that have addresses in
@@ -371,10 +352,10 @@ impl Aliases {
     /// an alias, then those of runs unused for longest. Also returns the tags that kept others from
     /// being claimed.
     pub(crate) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
-        let mut runs: Vec<u32> = self.runs().filter(|&r| self.heads[r as usize].dormant > 0).collect();
+        let mut runs: Vec<u32> = self.runs().filter(|(_, r)| r.dormant > 0).map(|(number, _)| number).collect();
         runs.sort_unstable_by_key(|&r| {
-            let head = &self.heads[r as usize];
-            (head.left == head.len, self.runs[r as usize].used)
+            let run = &self.runs[r as usize];
+            (run.is_whole(), run.used)
         });
         let (mut claims, mut waits) = (Vec::new(), Vec::new());
         for r in runs {
@@ -383,7 +364,7 @@ impl Aliases {
             if waits.len() > before {
                 continue;
             }
-            for i in 0..self.heads[r as usize].len {
+            for i in 0..self.runs[r as usize].states.len() as u32 {
                 if claims.len() == most {
                     return (claims, waits);
                 }
@@ -410,39 +391,32 @@ impl Aliases {
     }
 
     fn leave_run(&mut self, place: AliasId) {
-        let (r, i) = (place.0 as usize, place.1 as usize);
-        let (head, run) = (&mut self.heads[r], &mut self.runs[r]);
-        head.present.remove(i, 1);
-        run.claimed.remove(i, 1);
-        run.gone.add(i, 1);
+        let (run, i) = (&mut self.runs[place.0 as usize], place.1 as usize);
+        run.states[i] = AliasState::Gone;
         let alias = run.aliases[i];
         self.extents[alias.extent.id as usize].retain(|&p| p != place);
         self.by_addr.remove(&alias.addr);
-        head.left -= 1;
-        if head.left == 0 {
-            *head = Head::default();
-            run.aliases.clear();
-            run.parts.clear();
-            run.tags.clear();
+        run.left -= 1;
+        if run.left == 0 {
+            *run = Run::default();
             self.vacant_runs.push(place.0);
         }
     }
 
     /// Gives a claim up: the alias could not be unmapped.
     pub(crate) fn unclaim(&mut self, claim: Unmapping) {
-        self.runs[claim.place.0 as usize].claimed.remove(claim.place.1 as usize, 1);
-        self.heads[claim.place.0 as usize].dormant += 1;
+        let run = &mut self.runs[claim.place.0 as usize];
+        run.states[claim.place.1 as usize] = AliasState::Dormant;
+        run.dormant += 1;
     }
 
     /// Checks the invariants written above; `Err` says which one fails where.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let (mut dormant, mut bytes) = (0, 0);
-        for r in self.runs() {
-            let (head, run) = (&self.heads[r as usize], &self.runs[r as usize]);
-            let (mut at, mut counts) = (run.bounds.0, [0; 4]);
-            for (a, i) in run.aliases.iter().zip(0..) {
-                let state = self.state((r, i));
-                counts[state as usize] += 1;
+        for (r, run) in self.runs() {
+            let (mut at, mut sleeping, mut gone) = (run.bounds.0, 0, 0);
+            ensure!(run.states.len() == run.aliases.len(), "the run at {at:#x} has too few states or too many");
+            for (i, (a, &state)) in (0..).zip(run.aliases.iter().zip(&run.states)) {
                 let listed = self.extents.get(a.extent.id as usize).is_some_and(|places| places.contains(&(r, i)));
                 ensure!(a.addr == at, "alias {:#x} does not follow the one before it, which ends at {at:#x}", a.addr);
                 let right = listed != (state == AliasState::Gone);
@@ -451,25 +425,22 @@ impl Aliases {
                     dormant += 1;
                     bytes += a.extent.size;
                 }
+                sleeping += u32::from(state == AliasState::Dormant);
+                gone += u32::from(state == AliasState::Gone);
                 at += a.extent.size;
             }
-            let [present, sleeping, claimed, gone] = counts;
             ensure!(at == run.bounds.1, "the run that ends at {at:#x} is said to be elsewhere");
-            let sets = [&head.present, &run.claimed, &run.gone].map(Bits::count);
-            ensure!([present, claimed, gone] == sets, "an alias of the run that ends at {at:#x} is two things at once");
-            let len = run.aliases.len();
-            let counted = [head.len, head.left, head.dormant].map(|n| n as usize);
-            let right = [len, len - gone, sleeping] == counted;
+            let right = (run.left, run.dormant) == (run.states.len() as u32 - gone, sleeping);
             ensure!(right, "the run that ends at {at:#x} does not have the aliases that it counts");
-            self.validate_parts(RunId { number: r, born: head.born }, &run.parts)?;
+            self.validate_parts(RunId { number: r, born: run.born }, &run.parts)?;
         }
         let mut there = 0;
         for (&addr, &place) in &self.by_addr {
-            let known = self.heads[place.0 as usize].left > 0 && self.state(place) != AliasState::Gone;
+            let known = self.runs[place.0 as usize].left > 0 && self.state(place) != AliasState::Gone;
             ensure!(known && self.address_of(place) == addr, "an alias is said to be at {addr:#x}");
             there += 1;
         }
-        let left: u64 = self.runs().map(|r| u64::from(self.heads[r as usize].left)).sum();
+        let left: u64 = self.runs().map(|(_, r)| u64::from(r.left)).sum();
         ensure!(there == left, "{there} aliases have addresses, and {left} are not gone");
         let presents = |&place: &AliasId| self.state(place) == AliasState::Present;
         if let Some(e) = self.extents.iter().position(|places| places.iter().filter(|p| presents(p)).count() > 1) {
@@ -481,14 +452,11 @@ impl Aliases {
     }
 }
 
-/// One cache line, as [`Head`] says.
-const _: () = assert!(size_of::<Head>() == 64);
-
 impl Aliases {
     /// The parts of a run, from high to low addresses, if all of its aliases are dormant. Give them
     /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
     /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
-    /// there, or not all of a part is in stock, [`Self::hold`] tells whether to look it up anew.
+    /// there, or not all of a part is in stock, [`Self::look_up`] tells where they are now.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
         if !self.is_dormant(run) {
             return None;
@@ -504,14 +472,6 @@ impl Aliases {
     #[inline]
     fn is_there(&self, p: &Part) -> bool {
         p.source().is_none_or(|(run, at, len)| self.is_whole(run) || self.is_present(run, at, len))
-    }
-
-    /// Whether these are still the parts of the run; `stocked` knows which extents are in stock.
-    pub(crate) fn hold(&self, run: RunId, parts: &[Part], stocked: impl Fn(Extent) -> bool) -> bool {
-        parts.iter().all(|p| match p.source() {
-            Some((from, at, len)) => self.is_present(from, at, len),
-            None => self.extents(run, p).all(&stocked),
-        })
     }
 
     /// Looks up what a run is made of now.

@@ -2,7 +2,6 @@
 //! where.
 
 mod aliases;
-mod bits;
 mod dedicated;
 mod extent;
 mod holes;

@@ -49,34 +49,24 @@ impl Pool {
         let core = lock(&*self.core);
         let lacks = |has: u64| (want.size - has).next_multiple_of(self.page);
         let over = |has: u64| Some(&self.order).filter(|_| st.learnt.gives_up && has >= lacks(has) / WORTH_UNMAPPING);
-        let behind = |r: u32| {
-            let g = st.regions.get(r);
-            let has = g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr);
-            let open = has > 0 && has < want.size && st.regions.is_edge(g.next);
-            let may = open && core.room_behind(g.end(), lacks(has), over(has)) >= lacks(has);
-            may.then(|| Anchor { region: r, at: g.end(), in_front: false, kept: 0, has, old: over(has).is_some() })
-        };
         // The addresses kept for a captured heap lie behind what it has. The start of a run is
         // aligned to a page and no further.
         let may_precede = st.private.is_none() && want.align <= self.page;
-        let in_front = |r: u32| {
+        let beside = |r: u32, in_front: bool| {
             let g = st.regions.get(r);
-            let open = may_precede && g.size < want.size && st.regions.is_edge(g.prev);
-            let may = open && core.room_in_front(g.addr, lacks(g.size), over(g.size)) >= lacks(g.size);
-            may.then(|| Anchor {
-                region: r,
-                at: g.addr,
-                in_front: true,
-                kept: 0,
-                has: g.size,
-                old: over(g.size).is_some(),
-            })
+            let (at, next, has) = match in_front {
+                true => (g.addr, g.prev, g.size),
+                false => (g.end(), g.next, g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr)),
+            };
+            let open = (may_precede || !in_front) && has > 0 && has < want.size && st.regions.is_edge(next);
+            let may = open && core.room_beside(at, in_front, lacks(has), over(has)) >= lacks(has);
+            may.then(|| Anchor { region: r, at, in_front, kept: 0, has, old: over(has).is_some() })
         };
         // Regions of one bin differ little. Of those that have most, take the one at the lowest
         // address.
         let mut bins = st.regions.ready_bins_down();
         bins.find_map(|bin| {
-            let both = bin.flat_map(|r| [behind(r), in_front(r)]).flatten();
+            let both = bin.flat_map(|r| [beside(r, false), beside(r, true)]).flatten();
             both.max_by_key(|a| (a.has, !a.in_front, Reverse(a.at)))
         })
     }

@@ -369,17 +369,18 @@ impl Pool {
         self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
     }
 
-    /// Maps more directly behind a live block until it has `size` bytes. `false` if the addresses
-    /// there, or the memory, cannot be had.
-    pub(crate) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, size: u64, want: Want) -> Result<bool> {
+    /// Maps more directly behind a live block until it has the bytes wanted. `false` if the
+    /// addresses there, or the memory, cannot be had.
+    pub(crate) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, want: Want) -> Result<bool> {
         let g = st.regions.get(r);
-        let (next, have, end) = (g.next, g.size, g.end());
+        let (next, end, size) = (g.next, g.end(), want.size);
+        let lacks = Want { size: size - g.size, ..want };
         let next_ready = st.regions.get(next).state == State::Ready;
         let (gain, tail_end) =
             if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
-        if have + gain < size && !self.flip_behind(heap, st, want, tail_end, size - have) {
+        if gain < lacks.size && self.flip(heap, st, lacks, Some(tail_end)).is_none() {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
-            let need = (size - have - gain).next_multiple_of(self.page);
+            let need = (lacks.size - gain).next_multiple_of(self.page);
             let (addresses, kept) = self.addresses_behind(st, tail_end);
             if !at_end || addresses < need {
                 return Ok(false);
@@ -397,19 +398,19 @@ impl Pool {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 return Ok(false);
             };
-            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (want, false)) {
+            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (lacks, false)) {
                 Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::NoRoom) => return Ok(false),
                 Err(e) if e.status == Status::OutOfMemory => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
-        let (next, extra) = (st.regions.get(r).next, size - have);
+        let next = st.regions.get(r).next;
         let behind = st.regions.get(next);
-        if behind.state != State::Ready || behind.size < extra {
+        if behind.state != State::Ready || behind.size < lacks.size {
             return Ok(false);
         }
-        st.regions.cut(next, behind.addr, extra);
+        st.regions.cut(next, behind.addr, lacks.size);
         st.regions.absorb_next(r);
         st.note_taken();
         Ok(true)

@@ -26,36 +26,28 @@ struct Free {
 
 impl Pool {
     /// Takes back the run that answered this request at this point last time, if possible. Returns
-    /// the request's own region, live.
-    pub(crate) fn flip_back(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Option<u32> {
+    /// the request's own region, live. With `behind`, the request is what a block lacks: the run must
+    /// begin there, where the ready memory behind the block ends, and becomes ready. Then returns
+    /// its region.
+    pub(crate) fn flip(&self, heap: &Heap, st: &mut HeapState, want: Want, behind: Option<u64>) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);
+        if behind.is_some_and(|at| core.aliases.bounds(run).0 != at) {
+            return None;
+        }
         let free = self.look_at(&mut core, heap, st, run, want)?;
-        let region = self.bring_back(&mut core, heap, st, run, free, Some(want));
+        let cut = Some(want).filter(|_| behind.is_none());
+        let region = self.bring_back(&mut core, heap, st, run, free, cut);
         st.learnt.memo.followed(want);
         Some(region)
-    }
-
-    /// Like [`Self::flip_back`], for a block that lacks `lacks` bytes: takes the run back if it
-    /// begins at `at`, where the ready memory behind the block ends, and makes it ready. Returns
-    /// whether it did.
-    pub(crate) fn flip_behind(&self, heap: &Heap, st: &mut HeapState, want: Want, at: u64, lacks: u64) -> bool {
-        let Some(run) = st.learnt.memo.next(want).filter(|_| st.private.is_none()) else { return false };
-        let mut core = lock(&*self.core);
-        let Some(free) = self.look_at(&mut core, heap, st, run, Want { size: lacks, ..want }) else { return false };
-        if core.aliases.bounds(run).0 != at {
-            return false;
-        }
-        self.bring_back(&mut core, heap, st, run, free, None);
-        st.learnt.memo.followed(want);
-        true
     }
 
     /// Whether a run can be taken back for a request. If so, the parts kept for it are up to date.
     fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
         let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
-        if found.is_none() && !core.aliases.hold(run, &parts, |e| core.stock.tag(e).is_some()) {
+        if found.is_none() {
+            // The extents may have moved since.
             parts = core.aliases.look_up(run);
             found = self.free_parts(core, heap, st, run, want, &mut parts);
         }

@@ -41,14 +41,10 @@ impl Pool {
     pub(crate) fn make_way(&self, at: u64, in_front: bool, len: u64) -> bool {
         let claims = {
             let mut core = lock(&*self.core);
-            let order = Some(&self.order);
-            let (start, room) = match in_front {
-                true => (at.saturating_sub(len), core.room_in_front(at, len, order)),
-                false => (at, core.room_behind(at, len, order)),
-            };
-            if room < len {
+            if core.room_beside(at, in_front, len, Some(&self.order)) < len {
                 return false;
             }
+            let start = if in_front { at - len } else { at };
             core.aliases.claim_within(start, start + len, &self.order)
         };
         let done = self.unmap_claims(&claims);
@@ -68,28 +64,20 @@ fn ends_in_order(st: &HeapState, page: u64) -> bool {
 }
 
 impl Core {
-    /// How many addresses behind `at` a run may take. Old addresses that the device has passed
-    /// count only if the order that tells so is given. Does not look further than for `enough`.
-    pub(crate) fn room_behind(&self, at: u64, enough: u64, old: Option<&Order>) -> u64 {
-        let mut room = self.holes.after(at);
+    /// How many addresses right behind `at`, or right in front of it, a run may take. Old addresses
+    /// that the device has passed count only if the order that tells so is given. Does not look
+    /// further than for `enough`.
+    pub(crate) fn room_beside(&self, at: u64, in_front: bool, enough: u64, old: Option<&Order>) -> u64 {
+        let holes = |at: u64| if in_front { self.holes.before(at) } else { self.holes.after(at) };
+        let mut room = holes(at);
         let Some(order) = old else { return room };
-        let (_, end) = self.holes.root_in_front(at);
-        while room < enough && at + room < end {
-            match self.holes.after(at + room) + self.aliases.passed_behind(at + room, order) {
-                0 => break,
-                more => room += more,
-            }
-        }
-        room
-    }
-
-    /// The same in front of `at`.
-    pub(crate) fn room_in_front(&self, at: u64, enough: u64, old: Option<&Order>) -> u64 {
-        let mut room = self.holes.before(at);
-        let Some(order) = old else { return room };
-        let (base, _) = self.holes.root_in_front(at + 1);
-        while room < enough && at - room > base {
-            match self.holes.before(at - room) + self.aliases.passed_in_front(at - room, order) {
+        let most = match in_front {
+            true => at.saturating_sub(self.holes.root_in_front(at + 1).0),
+            false => self.holes.root_in_front(at).1.saturating_sub(at),
+        };
+        while room < enough && room < most {
+            let next = if in_front { at - room } else { at + room };
+            match holes(next) + self.aliases.passed(next, in_front, order) {
                 0 => break,
                 more => room += more,
             }

@@ -57,7 +57,7 @@ impl Pool {
             if let Some(r) = st.cut_for(want.size, want.align) {
                 return Ok(Answer::Region(st, r));
             }
-            if let Some(r) = self.flip_back(heap, &mut st, want) {
+            if let Some(r) = self.flip(heap, &mut st, want, None) {
                 return Ok(Answer::Region(st, r));
             }
             if attempt > 0 {

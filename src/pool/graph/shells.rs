@@ -80,27 +80,14 @@ impl Pool {
         true
     }
 
-    /// Settles what released arenas left, before the next one begins. Records a context marker if
-    /// something waits that has none. `stream` must not be in a capture.
+    /// Asks the device about what released arenas left, before the next one begins. Records a
+    /// context marker if something waits that has none. `stream` must not be in a capture.
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
-        let shells = self.heaps_of(&self.privates.shells);
-        let waiting: Vec<&Heap> = shells.filter(|h| h.free.load(Relaxed) > 0).collect();
-        let unmarked = |h: &&Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
-        if waiting.iter().any(unmarked) {
-            self.order.mark_context(&*self.driver, Some(stream))?;
+        let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
+        let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
+        if shells.any(unmarked) && self.order.mark_context(&*self.driver, Some(stream))? {
+            return self.order.poll_patiently(&*self.driver);
         }
-        for _ in 0..self.options.patience.max(1) {
-            self.order.poll(&*self.driver, [])?;
-            let pending = waiting.iter().filter(|h| {
-                let mut st = h.lock();
-                st.settle(&self.order, &self.index);
-                h.publish(&st);
-                st.about_to_settle(&self.order)
-            });
-            if pending.count() == 0 {
-                break;
-            }
-        }
-        Ok(())
+        self.order.poll(&*self.driver, [])
     }
 }

@@ -104,7 +104,7 @@ impl Pool {
             Place::Block { region } => {
                 let block = st.regions.block(region);
                 match lane {
-                    // Used before the heap changed hands: see `claims`.
+                    // Used before the heap changed hands: see `graph/users.rs`.
                     Some(_) if st.private.is_some() && block.stream_id != st.identity => self.order.tag(CONTEXT),
                     Some(lane) => self.order.tag(st.lane_here(lane)),
                     None => self.tag_of(block.lane, block.stream_id),

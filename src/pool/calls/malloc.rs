@@ -34,9 +34,9 @@ impl Pool {
         if req.flags != AllocFlags::default() {
             return self.malloc_dedicated(req, align, None);
         }
-        let heap = self.heap_for(req.stream)?;
+        let (heap, route) = self.heap_and_route(req.stream)?;
         match heap.of_captures {
-            true => self.malloc_captured(heap, req, align),
+            true => self.malloc_captured(heap, route.as_deref(), req, align),
             false => {
                 let (heap, st) = self.enter(heap, req.stream);
                 self.malloc_in(heap, st, req, align)

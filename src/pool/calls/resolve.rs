@@ -7,8 +7,9 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked, Now};
-use crate::pool::state::{Key, Pool};
+use crate::pool::state::{Key, Pool, Route};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
+use std::sync::Arc;
 
 impl Pool {
     /// Makes sure that the pool knows which stream a handle stands for at present. Code that counts
@@ -29,8 +30,15 @@ impl Pool {
     /// The heap of a live stream that the caller has just named.
     #[inline]
     pub(crate) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
+        self.heap_and_route(stream).map(|found| found.0)
+    }
+
+    /// Like [`Self::heap_for`], and also returns the route by which the stream allocates from a
+    /// capture arena, if it does.
+    #[inline]
+    pub(crate) fn heap_and_route(&self, stream: StreamHandle) -> Result<(&Heap, Option<Arc<Route>>)> {
         match self.cached_heap(stream) {
-            Some(heap) => Ok(heap),
+            Some(heap) => Ok((heap, None)),
             None => CACHE.with(|c| self.find_heap(&c[slot(stream)], stream)),
         }
     }
@@ -71,16 +79,16 @@ impl Pool {
 
     /// Asks the driver which stream it is, and fills the cache's place.
     #[cold]
-    fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<&Heap> {
+    fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<(&Heap, Option<Arc<Route>>)> {
         let met = self.order.captures.changes();
         // The cache keeps nothing of a stream that allocates from a capture arena.
-        if let Some(heap) = self.routed_heap(stream)? {
-            return Ok(heap);
+        if let Some((heap, route)) = self.routed_heap(stream)? {
+            return Ok((heap, Some(route)));
         }
         let Now::Idle(id) = self.now(stream)? else {
             return match self.unclaimed(stream)? {
-                Some(heap) => Ok(heap),
-                None => self.captured_heap(stream),
+                Some((heap, route)) => Ok((heap, Some(route))),
+                None => Ok((self.captured_heap(stream)?, None)),
             };
         };
         self.order.captures.over(|| capture_key(stream));
@@ -105,7 +113,7 @@ impl Pool {
         if !here {
             self.driver.adopt_thread(self.dev);
         }
-        Ok(heap)
+        Ok((heap, None))
     }
 
     /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if the

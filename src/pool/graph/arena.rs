@@ -13,7 +13,7 @@ use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
 use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
-use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool};
+use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route};
 use crate::pool::types::{AllocRequest, Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -44,10 +44,19 @@ impl Pool {
         members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
-    /// Like [`Pool::malloc_search`], from the heap of a captured stream.
-    pub(crate) fn malloc_captured(&self, heap: &Heap, req: &AllocRequest, align: u64) -> Result<u64> {
+    /// Like [`Pool::malloc_search`], from the heap of a captured stream. `route` is the one by which
+    /// the stream allocates from an arena, if it does.
+    pub(crate) fn malloc_captured(
+        &self,
+        heap: &Heap,
+        route: Option<&Route>,
+        req: &AllocRequest,
+        align: u64,
+    ) -> Result<u64> {
         let member = heap.lock_quick().private.clone();
-        let Some(member) = member else { return self.malloc_in(heap, heap.lock_quick(), req, align) };
+        let (Some(member), Some(route)) = (member, route) else {
+            return self.malloc_in(heap, heap.lock_quick(), req, align);
+        };
         let large = req.size > SMALL_MAX || align > SLOT;
         let size = match large {
             true => block_size(req.size)?,
@@ -66,6 +75,7 @@ impl Pool {
         c.total.fetch_add(size, Relaxed);
         let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));
         c.peak.fetch_max(lock(&c.heaps).iter().map(live).sum(), Relaxed);
+        self.note_made(route, addr);
         Ok(addr)
     }
 

@@ -1,8 +1,8 @@
 //! The memory of capture arenas.
 
 mod arena;
-mod claims;
 mod parts;
 mod planned;
 mod routes;
 mod shells;
+mod users;

@@ -63,9 +63,8 @@ impl Pool {
         };
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
         let routes = &self.privates.routes;
-        let number = routes.begun.fetch_add(1, Relaxed) + 1;
-        let claims = Ranked::new(Rank::Claims, Vec::new());
-        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, number, claims });
+        let made = Ranked::new(Rank::Made, Vec::new());
+        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, made });
         let mut list = lock(&routes.list);
         list.push(route.clone());
         routes.count.store(list.len(), Release);
@@ -101,7 +100,6 @@ impl Pool {
         routes.count.store(list.len(), Release);
         drop(list);
         self.order.captures.forget_places();
-        self.close_claims(route);
         if let Which::Handle { key, .. } = &route.which {
             match route.capture.load(Acquire) {
                 // No capture was seen, so none is expected to end.
@@ -114,7 +112,7 @@ impl Pool {
     /// Ends a route and frees its live allocations. Returns their addresses.
     pub fn abort_route(&self, route: &Route) -> Vec<u64> {
         self.end_route(route);
-        self.free_claimed(route)
+        self.free_made(route)
     }
 
     pub(crate) fn end_routes(&self, arena: &GraphArena) {
@@ -202,9 +200,9 @@ impl Pool {
         Ok(self.privates.routes.count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
     }
 
-    /// The heap of a stream that allocates from an arena.
+    /// The heap of a stream that allocates from an arena, and the route by which it does.
     #[inline]
-    pub(crate) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+    pub(crate) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Arc<Route>)>> {
         if self.privates.routes.count.load(Acquire) == 0 {
             return Ok(None);
         }
@@ -212,22 +210,22 @@ impl Pool {
     }
 
     #[cold]
-    fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+    fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Arc<Route>)>> {
         let Some((route, now)) = self.route_of(stream)? else { return Ok(None) };
         match self.member(&route.arena, stream, now) {
-            Ok(member) => match self.claim_part(&route, &member, now)? {
-                true => self.member_heap(&member).map(Some),
-                // The route has ended meanwhile.
-                false => Ok(None),
-            },
+            Ok(member) => {
+                self.use_part(&member, now)?;
+                Ok(Some((self.member_heap(&member)?, route)))
+            }
             // The arena was released meanwhile.
             Err(_) if route.is_over() => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Reports a captured stream that no route claims. Returns its heap if a route claims it now.
-    pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<&Heap>> {
+    /// Reports a captured stream that no route claims. Returns its heap and the route if one claims
+    /// it now.
+    pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<(&Heap, Arc<Route>)>> {
         match self.unclaimed.get() {
             None => Ok(None),
             Some(f) => {

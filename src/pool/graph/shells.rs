@@ -43,35 +43,27 @@ impl Pool {
     fn take_shell(&self) -> Option<&Heap> {
         let mut shells = lock(&self.privates.shells);
         let unused = |&n: &u32| self.heap(n).is_some_and(|h| h.live.load(Relaxed) == 0);
-        let idle: Vec<u32> = shells.iter().copied().filter(unused).collect();
-        let free = |n: u32| self.heap(n).map_or(0, |h| h.free.load(Relaxed));
-        let empty = idle.iter().copied().find(|&n| free(n) == 0 && self.is_empty(n));
-        let found = empty.or_else(|| {
-            // The smallest that can be is emptied into the largest.
-            let &most = idle.iter().max_by_key(|&&n| free(n))?;
-            let mut others: Vec<u32> = idle.iter().copied().filter(|&n| n != most).collect();
-            others.sort_unstable_by_key(|&n| free(n));
-            others.into_iter().find(|&n| self.empty_into(n, most))
-        })?;
+        let mut idle: Vec<u32> = shells.iter().copied().filter(unused).collect();
+        // The smallest that can be is emptied into the largest. An empty one needs nothing done.
+        idle.sort_by_cached_key(|&n| self.heap(n).map_or(0, |h| h.free.load(Relaxed)));
+        let &most = idle.last()?;
+        let found = idle.into_iter().find(|&n| self.empty_into(n, most))?;
         shells.retain(|&n| n != found);
         self.heap(found)
     }
 
-    fn is_empty(&self, number: u32) -> bool {
-        self.heap(number).is_some_and(|h| {
-            let st = h.lock();
-            st.extents.len() == 0 && st.live_bytes == 0
-        })
-    }
-
     /// Moves all memory of a heap to another heap, at the addresses where it is, unless something
-    /// is live in it or waits. Returns whether it did.
+    /// is live in it or waits. Returns whether it has none now. One with memory is not emptied into
+    /// itself.
     fn empty_into(&self, from: u32, to: u32) -> bool {
         let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
         let mut st = source.lock();
         st.settle(&self.order, &self.index);
         st.drop_empty_slabs(&self.order, &self.index);
         let spans: Vec<u32> = st.regions.spans().collect();
+        if spans.is_empty() {
+            return true;
+        }
         let whole = |&r: &u32| {
             let g = st.regions.get(r);
             g.state == State::Ready && st.regions.is_edge(g.next) && self.order.settled(g.order)
@@ -88,27 +80,14 @@ impl Pool {
         true
     }
 
-    /// Settles what released arenas left, before the next one begins. Records a context marker if
-    /// something waits that has none. `stream` must not be in a capture.
+    /// Asks the device about what released arenas left, before the next one begins. Records a
+    /// context marker if something waits that has none. `stream` must not be in a capture.
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
-        let shells = self.heaps_of(&self.privates.shells);
-        let waiting: Vec<&Heap> = shells.filter(|h| h.free.load(Relaxed) > 0).collect();
-        let unmarked = |h: &&Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
-        if waiting.iter().any(unmarked) {
-            self.order.mark_context(&*self.driver, Some(stream))?;
+        let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
+        let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
+        if shells.any(unmarked) && self.order.mark_context(&*self.driver, Some(stream))? {
+            return self.order.poll_patiently(&*self.driver);
         }
-        for _ in 0..self.options.patience.max(1) {
-            self.order.poll(&*self.driver, [])?;
-            let pending = waiting.iter().filter(|h| {
-                let mut st = h.lock();
-                st.settle(&self.order, &self.index);
-                h.publish(&st);
-                st.about_to_settle(&self.order)
-            });
-            if pending.count() == 0 {
-                break;
-            }
-        }
-        Ok(())
+        self.order.poll(&*self.driver, [])
     }
 }

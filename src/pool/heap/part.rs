@@ -1,5 +1,5 @@
-//! A stream's part of a capture arena, as its heaps know it: which stream and route use it, and
-//! what is noted of its large allocations.
+//! A stream's part of a capture arena, as its heaps know it: which stream uses it, and what is noted
+//! of its large allocations.
 //!
 //! One stream's allocations are told apart by their order: the i-th large one of the real capture
 //! gets the place of the i-th recorded one, if its size is the same and the place is free. Any
@@ -21,15 +21,13 @@ pub(crate) enum Now {
     Captured,
 }
 
-/// The stream and the route that use a part of an arena.
+/// The stream that uses a part of an arena.
 pub(crate) struct User {
     /// The identity of the stream that was last seen idle; `None` when none was.
     pub(crate) id: Option<u64>,
     /// Whether the stream has allocated or freed outside captures since the part last changed
     /// hands.
     pub(crate) eager: bool,
-    /// The number of the route that claimed it last; 0 before.
-    pub(crate) route: u64,
     /// When the stream was last met in a capture, or announced for one, by the order's count; 0
     /// before.
     pub(crate) met: u64,
@@ -41,7 +39,7 @@ impl User {
             Now::Idle(id) => Some(id),
             Now::Captured => None,
         };
-        User { id, eager: false, route: 0, met: 0 }
+        User { id, eager: false, met: 0 }
     }
 }
 
@@ -166,7 +164,7 @@ pub(crate) struct StreamPart {
     pub(crate) record: bool,
     /// The heap of `lane`, then those of layouts.
     pub(crate) heaps: Ranked<Vec<u32>>,
-    /// Which stream the handle last stood for, and which route has claimed it.
+    /// Which stream the handle last stood for.
     pub(crate) user: Ranked<User>,
     pub(crate) notes: Ranked<Notes>,
     pub(crate) counts: Arc<Counts>,

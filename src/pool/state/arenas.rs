@@ -8,17 +8,6 @@ use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Heaps, and the last id that each has handed out.
-pub(crate) type Ids = Vec<(u32, u64)>;
-
-/// A route's allocations from one part: the ids after `since`, up to `until` if another route came
-/// then.
-pub(crate) struct Claim {
-    pub(crate) part: Arc<StreamPart>,
-    pub(crate) since: Ids,
-    pub(crate) until: Option<Ids>,
-}
-
 /// Identities of lanes that capture arenas use go down from here. No stream has them.
 const IDENTITIES: u64 = u64::MAX - 1;
 
@@ -122,10 +111,8 @@ pub struct Route {
     /// The capture its stream was seen to be part of, 0 before. That capture's other streams are
     /// claimed, too.
     pub(crate) capture: AtomicU64,
-    /// Tells it from every other route of the pool; not 0.
-    pub(crate) number: u64,
-    /// Its allocations.
-    pub(crate) claims: Ranked<Vec<Claim>>,
+    /// What it has allocated: address and id of each, those freed since included.
+    pub(crate) made: Ranked<Vec<(u64, u64)>>,
 }
 
 impl Route {
@@ -141,12 +128,10 @@ pub(crate) struct Routes {
     /// How many there are, to be read without the lock.
     pub(crate) count: AtomicUsize,
     pub(crate) list: Ranked<Vec<Arc<Route>>>,
-    /// Routes begun so far.
-    pub(crate) begun: AtomicU64,
 }
 
 impl Default for Routes {
     fn default() -> Routes {
-        Routes { count: AtomicUsize::new(0), list: Ranked::new(Rank::Leaf, Vec::new()), begun: AtomicU64::new(0) }
+        Routes { count: AtomicUsize::new(0), list: Ranked::new(Rank::Leaf, Vec::new()) }
     }
 }

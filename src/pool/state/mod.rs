@@ -5,8 +5,8 @@ mod other_devices;
 mod pool;
 mod streams;
 
-pub(crate) use arenas::{Claim, Ids, Privates, Which};
 pub use arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
+pub(crate) use arenas::{Privates, Which};
 pub(crate) use other_devices::{OtherDevices, RemoteStream};
 pub(crate) use pool::{Core, Counters, Zombie};
 pub use pool::{Pool, Unclaimed};

@@ -14,8 +14,8 @@ pub(crate) enum Rank {
     Arena,
     /// The user of a part.
     User,
-    /// A route's allocations.
-    Claims,
+    /// What a route has allocated.
+    Made,
     /// The heaps of a part or of an arena.
     PartHeaps,
     /// The registry of streams.

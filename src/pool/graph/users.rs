@@ -1,4 +1,4 @@
-//! Claims: which stream allocates from a part of an arena at present, and by which route.
+//! Which stream allocates from a part of an arena at present, and what each route has allocated.
 //!
 //! A part belongs to a stream handle. CUDA gives the handle of a destroyed stream to the next one,
 //! while the old one's work may still be running. And memory that a stream has freed in its own
@@ -8,24 +8,15 @@
 
 use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Heap, Now, Place, StreamPart};
+use crate::pool::heap::{Heap, HeapState, Locked, Now, Place, StreamPart};
 use crate::pool::order::{Order, CONTEXT};
-use crate::pool::state::{Claim, Ids, Pool, Route};
+use crate::pool::state::{Pool, Route};
 use crate::pool::types::Ranked;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
 
-/// Routes of one arena that take turns add a claim each time. From this many claims on, each time
-/// they have doubled, those with no live allocation are dropped.
+/// A route's list of its allocations keeps those that were freed since. With this many entries or
+/// more, they are dropped before the list grows.
 const MANY: usize = 1024;
-
-impl Claim {
-    /// The heap's last id before the claim.
-    fn since(&self, heap: u32) -> u64 {
-        self.since.iter().find(|s| s.0 == heap).map_or(0, |s| s.1)
-    }
-}
 
 impl StreamPart {
     /// Forgets the stream's capture, because the arena is released and its graphs are gone.
@@ -58,9 +49,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Claims the part for the route, whose stream, which is `now`, is about to allocate or free by
-    /// it. Returns `false` if the route has ended.
-    pub(crate) fn claim_part(&self, route: &Route, part: &Arc<StreamPart>, now: Now) -> Result<bool> {
+    /// Notes that the part's stream, which is `now`, is about to allocate or free from it.
+    pub(crate) fn use_part(&self, part: &StreamPart, now: Now) -> Result<()> {
         let mut user = lock(&part.user);
         if now == Now::Captured {
             user.met = self.order.captures.met(part.key);
@@ -79,91 +69,56 @@ impl Pool {
             }
             Now::Captured => {}
         }
-        if user.route == route.number {
-            return Ok(true);
-        }
-        let ids = self.ids_of(part);
-        if let Some(before) = self.route(user.route) {
-            close(&mut lock(&before.claims), part, &ids);
-        }
-        let mut claims = lock(&route.claims);
-        if route.is_over() {
-            return Ok(false);
-        }
-        if claims.len() == claims.capacity() && claims.len() >= MANY {
-            self.drop_dead(&mut claims);
-        }
-        claims.push(Claim { part: part.clone(), since: ids, until: None });
-        user.route = route.number;
-        Ok(true)
+        Ok(())
     }
 
-    /// Closes the route's claims: it allocates nothing any more.
-    pub(crate) fn close_claims(&self, route: &Route) {
-        for claim in lock(&route.claims).iter_mut().filter(|c| c.until.is_none()) {
-            claim.until = Some(self.ids_of(&claim.part));
+    /// Notes that the route has allocated what starts at `addr`. If the route is aborted before
+    /// that, the allocation stays live.
+    pub(crate) fn note_made(&self, route: &Route, addr: u64) {
+        let id_at = |addr| self.live_at(addr).map(|(_, st, place)| st.at(place).id);
+        let Some(id) = id_at(addr) else { return };
+        let mut made = lock(&route.made);
+        if made.len() == made.capacity() && made.len() >= MANY {
+            made.retain(|&(addr, id)| id_at(addr) == Some(id));
+            // Room for as many again, so that looking at all of them stays rare.
+            let live = made.len();
+            made.reserve(live);
         }
+        made.push((addr, id));
     }
 
     /// Frees all live allocations of a route that has ended. Returns their addresses.
-    pub(crate) fn free_claimed(&self, route: &Route) -> Vec<u64> {
+    pub(crate) fn free_made(&self, route: &Route) -> Vec<u64> {
+        let made = std::mem::take(&mut *lock(&route.made));
         let mut freed = Vec::new();
-        for mut claim in std::mem::take(&mut *lock(&route.claims)) {
-            for (number, last) in claim.until.take().unwrap_or_else(|| self.ids_of(&claim.part)) {
-                self.free_between((number, claim.since(number), last), &mut freed);
+        for (addr, id) in made {
+            let Some((heap, mut st, place)) = self.live_at(addr) else { continue };
+            // Allocations the end of an arena has in hand are freed there.
+            if st.at(place).id != id || st.is_reclaimed(place) {
+                continue;
             }
-        }
-        freed
-    }
-
-    /// Forgets closed claims with no live allocation.
-    fn drop_dead(&self, claims: &mut Vec<Claim>) {
-        let mut live: HashMap<u32, Vec<u64>> = HashMap::new();
-        let mut is_alive = |claim: &Claim, (number, last): (u32, u64)| {
-            let ids = live.entry(number).or_insert_with(|| self.live_ids(number));
-            let next = ids.partition_point(|&id| id <= claim.since(number));
-            ids.get(next).is_some_and(|&id| id <= last)
-        };
-        claims.retain(|c| c.until.as_ref().is_none_or(|until| until.iter().any(|&u| is_alive(c, u))));
-    }
-
-    /// The ids of a heap's live allocations, ascending.
-    fn live_ids(&self, number: u32) -> Vec<u64> {
-        let Some(heap) = self.heap(number) else { return Vec::new() };
-        let st = heap.lock();
-        let mut ids: Vec<u64> = st.live().map(|p| st.at(p).id).collect();
-        ids.sort_unstable();
-        ids
-    }
-
-    /// Frees a heap's live allocations with ids after `first` and up to `last`.
-    fn free_between(&self, (number, first, last): (u32, u64, u64), freed: &mut Vec<u64>) {
-        let Some(heap) = self.heap(number) else { return };
-        let mut st = heap.lock();
-        // Allocations the end of an arena has in hand are freed there.
-        let meant = |&p: &Place| (first + 1..=last).contains(&st.at(p).id) && !st.is_reclaimed(p);
-        for place in st.live().filter(meant).collect::<Vec<_>>() {
-            let addr = st.at(place).addr;
             freed.push(addr);
             let mut users = st.take_users(addr);
             self.bring_near(addr, &mut users);
             st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
+            heap.publish(&st);
         }
-        heap.publish(&st);
+        freed
+    }
+
+    /// The live allocation that starts at `addr`, if it is pooled, with its heap's lock. It may
+    /// count as freed. While it lives, its entry in the index stays as it is.
+    fn live_at(&self, addr: u64) -> Option<(&Heap, Locked<'_, HeapState>, Place)> {
+        let entry = self.index.get(addr);
+        let heap = self.heap(entry.heap()?)?;
+        let st = heap.lock_quick();
+        let place = st.find(entry, addr)?.place;
+        Some((heap, st, place))
     }
 
     /// The heaps of a list, which is unlocked again by then.
     pub(crate) fn heaps_of(&self, list: &Ranked<Vec<u32>>) -> impl Iterator<Item = &Heap> {
         lock(list).clone().into_iter().filter_map(|n| self.heap(n))
-    }
-
-    fn ids_of(&self, part: &StreamPart) -> Ids {
-        self.heaps_of(&part.heaps).map(|h| (h.number, h.lock_quick().last_id)).collect()
-    }
-
-    /// A route by its number, if it has not ended.
-    fn route(&self, number: u64) -> Option<Arc<Route>> {
-        lock(&self.privates.routes.list).iter().find(|r| r.number == number).cloned()
     }
 
     /// Makes unsettled free memory of the part wait for the context, and puts a barrier between
@@ -179,13 +134,6 @@ impl Pool {
     }
 }
 
-/// Closes the route's claims to the part: another route allocates from it from now on.
-fn close(claims: &mut [Claim], part: &Arc<StreamPart>, ids: &Ids) {
-    for claim in claims.iter_mut().filter(|c| Arc::ptr_eq(&c.part, part) && c.until.is_none()) {
-        claim.until = Some(ids.clone());
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -194,9 +142,11 @@ mod tests {
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::driver::Driver;
     use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::Arc;
 
     /// Two captures of a stream, into each of which another stream is forked. The host device
-    /// cannot fork, so the test claims that stream by hand.
+    /// cannot fork, so the test uses that stream's part by hand.
     #[test]
     fn an_abort_reaches_the_streams_of_its_own_capture() {
         let d = DeviceId(0);
@@ -208,9 +158,9 @@ mod tests {
             let route = pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).unwrap();
             let malloc = |stream, size| {
                 let part = pool.member(&arena, stream, Now::Captured).unwrap();
-                assert!(pool.claim_part(&route, &part, Now::Captured).unwrap());
+                pool.use_part(&part, Now::Captured).unwrap();
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
-                pool.malloc_captured(pool.member_heap(&part).unwrap(), &req, 16).unwrap()
+                pool.malloc_captured(pool.member_heap(&part).unwrap(), Some(&route), &req, 16).unwrap()
             };
             let made = [(s, 100), (t, 100), (s, MIB), (t, MIB)].map(|(stream, size)| malloc(stream, size));
             pool.end_route(&route);
@@ -227,9 +177,10 @@ mod tests {
     }
 
     /// Two routes of one arena take turns for one stream, as when two threads each speak for it by
-    /// a filter.
+    /// a filter: what is freed does not pile up in their lists, and an abort frees what its own
+    /// route has allocated.
     #[test]
-    fn claims_of_routes_that_take_turns_do_not_pile_up() {
+    fn routes_that_take_turns_forget_what_was_freed() {
         let d = DeviceId(0);
         let host = HostDriver::new(HostOptions::default()).unwrap();
         let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
@@ -240,17 +191,17 @@ mod tests {
         let part = pool.member(&arena, stream, Now::Captured).unwrap();
         let mut kept = [Vec::new(), Vec::new()];
         for i in 0..20 * MANY {
-            assert!(pool.claim_part(&routes[i % 2], &part, Now::Captured).unwrap());
+            pool.use_part(&part, Now::Captured).unwrap();
             let req = AllocRequest { size: 4096, stream, ..AllocRequest::default() };
-            let p = pool.malloc_captured(pool.member_heap(&part).unwrap(), &req, 16).unwrap();
+            let p = pool.malloc_captured(pool.member_heap(&part).unwrap(), Some(&routes[i % 2]), &req, 16).unwrap();
             match i % 307 {
                 0 => kept[i % 2].push(p),
                 _ => pool.free(p, None).unwrap(),
             }
         }
         for route in &routes {
-            let claims = lock(&route.claims).len();
-            assert!(claims <= MANY, "{claims}");
+            let made = lock(&route.made).len();
+            assert!(made <= MANY, "{made}");
         }
         for (route, mut kept) in routes.iter().zip(kept) {
             let mut freed = pool.abort_route(route);
@@ -259,6 +210,38 @@ mod tests {
             assert_eq!(freed, kept);
         }
         pool.validate().unwrap();
+        pool.release_arena(&arena);
+    }
+    /// Two threads speak for one stream, each by a route of its own. One allocates only after the
+    /// other, too, has found its way to the stream's heap.
+    #[test]
+    fn an_abort_leaves_what_another_route_had_in_flight() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let stream = host.stream_create(d).unwrap();
+        let arena = pool.open_arena(GraphArenaOptions::default());
+        let turn = Arc::new(AtomicUsize::new(0));
+        let begin = |me| {
+            let turn = turn.clone();
+            let mine = move |_| turn.load(Relaxed) == me;
+            pool.begin_route(&arena, WhichStreams::Filter(Box::new(mine)), 0, None).unwrap()
+        };
+        let routes = [0, 1].map(begin);
+        let found = [0, 1].map(|me| {
+            turn.store(me, Relaxed);
+            pool.routed_heap(stream).unwrap().unwrap()
+        });
+        let made = found.map(|(heap, route)| {
+            [100, MIB].map(|size| {
+                let req = AllocRequest { size, stream, ..AllocRequest::default() };
+                pool.malloc_captured(heap, Some(&route), &req, 16).unwrap()
+            })
+        });
+        for me in [1, 0] {
+            assert_eq!(pool.abort_route(&routes[me]), made[me]);
+            pool.validate().unwrap();
+        }
         pool.release_arena(&arena);
     }
 }

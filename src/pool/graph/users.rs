@@ -212,6 +212,7 @@ mod tests {
         pool.validate().unwrap();
         pool.release_arena(&arena);
     }
+
     /// Two threads speak for one stream, each by a route of its own. One allocates only after the
     /// other, too, has found its way to the stream's heap.
     #[test]

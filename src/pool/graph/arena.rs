@@ -44,8 +44,8 @@ impl Pool {
         members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
-    /// Like [`Pool::malloc_search`], from the heap of a captured stream. `route` is the one by which
-    /// the stream allocates from an arena, if it does.
+    /// Like [`Pool::malloc_search`], from the heap of a captured stream. `route` is the one by
+    /// which the stream allocates from an arena, if it does.
     pub(crate) fn malloc_captured(
         &self,
         heap: &Heap,

@@ -1,5 +1,5 @@
-//! A stream's part of a capture arena, as its heaps know it: which stream uses it, and what is noted
-//! of its large allocations.
+//! A stream's part of a capture arena, as its heaps know it: which stream uses it, and what is
+//! noted of its large allocations.
 //!
 //! One stream's allocations are told apart by their order: the i-th large one of the real capture
 //! gets the place of the i-th recorded one, if its size is the same and the place is free. Any

@@ -108,7 +108,7 @@ impl Quarantine {
         // For the program they are freed now, so the streams they were recorded on may be gone
         // later.
         records.iter().for_each(|r| pool.forget_streams(r.base, r.id, passed));
-        let filled = passed && pool.fill(&ranges, POISON).is_ok();
+        let filled = passed && pool.fill_ranges(&ranges, POISON).is_ok();
         if !filled {
             self.unchecked.fetch_add(records.len() as u64, Relaxed);
         }
@@ -261,7 +261,7 @@ impl Quarantine {
                 }
                 if let Some(text) = self.look(pool, &item.record) {
                     changed += 1;
-                    let filled = pool.fill(&[(item.record.base, item.record.usable)], POISON).is_ok();
+                    let filled = pool.fill_ranges(&[(item.record.base, item.record.usable)], POISON).is_ok();
                     item.kept = Kept::Memory { filled };
                     found(text);
                 }

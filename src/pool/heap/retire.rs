@@ -25,8 +25,8 @@ impl HeapState {
             self.wait_for(r, &[tag]);
         }
         let empty = self.slabs.retire();
-        // A slab's last free may have named no stream, and so read the new stream's epoch. That goes
-        // for slabs with pending objects too: they are dropped later, but with this `idle`.
+        // A slab's last free may have named no stream, and so read the new stream's epoch. That
+        // goes for slabs with pending objects too: they are dropped later, but with this `idle`.
         let idle: Vec<u32> = self.slabs.iter().filter(|(_, s)| waits(s.idle)).map(|(i, _)| i).collect();
         idle.into_iter().for_each(|s| self.slabs.note_idle(s, tag));
         for slab in empty {

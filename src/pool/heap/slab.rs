@@ -292,8 +292,8 @@ impl Slabs {
         slab.waiting[n as usize / 64] |= 1 << (n % 64);
     }
 
-    /// Puts a waiting object back: its other stream has passed the free. Returns whether the slab is
-    /// to be dropped, as [`Self::put_back`] does.
+    /// Puts a waiting object back: its other stream has passed the free. Returns whether the slab
+    /// is to be dropped, as [`Self::put_back`] does.
     pub(crate) fn settle(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
         slab.pending -= 1;

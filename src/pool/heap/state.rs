@@ -128,8 +128,9 @@ fn more_ids() -> u64 {
 /// What a heap's lock guards.
 ///
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, and
-/// no other region has one; `waiting_bytes` is their sum; the bytes of all regions equal `extents.bytes()`;
-/// `live_bytes` is the sum of live regions and live slab objects, `most_live` no less.
+/// no other region has one; `waiting_bytes` is their sum; the bytes of all regions equal
+/// `extents.bytes()`; `live_bytes` is the sum of live regions and live slab objects, `most_live` no
+/// less.
 ///
 /// The fields that every hit looks at come first, in as few cache lines as possible: those lines
 /// compete with everything a workload touches.

@@ -36,8 +36,9 @@ struct Alias {
     extent: Extent,
 }
 
-/// Aliases mapped one after the other for one request. A flip looks at all runs that it takes memory
-/// from, which are scattered. So what it reads and writes there is one cache line and the states.
+/// Aliases mapped one after the other for one request. A flip looks at all runs that it takes
+/// memory from, which are scattered. So what it reads and writes there is one cache line and the
+/// states.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Run {
@@ -327,9 +328,9 @@ impl Aliases {
         passed.then(|| (place, self.runs[place.0 as usize].aliases[place.1 as usize].extent.size))
     }
 
-    /// The size of the dormant alias right behind `addr`, or right in front of it, if the device has
-    /// passed it, else 0.
-    pub(crate) fn passed(&self, addr: u64, in_front: bool, order: &Order) -> u64 {
+    /// The size of the dormant alias right behind `addr`, or right in front of it, if the device
+    /// has passed it, else 0.
+    pub(crate) fn passed_beside(&self, addr: u64, in_front: bool, order: &Order) -> u64 {
         let start = match in_front {
             true => self.by_addr.range(..addr).next_back().map_or(addr, |(&start, _)| start),
             false => addr,

@@ -154,11 +154,12 @@ fn passed_aliases_are_found_by_their_addresses() {
     let places = |aliases: &Aliases, run| aliases.run(run).map(|x| x.1.place).collect::<Vec<_>>();
     places(&aliases, low)[1..].iter().for_each(|&place| aliases.leave(place, Tag::SETTLED));
     places(&aliases, high).into_iter().for_each(|place| aliases.leave(place, order.tag(a)));
-    let sizes =
-        |aliases: &Aliases, addr: u64| [false, true].map(|in_front| aliases.passed(addr * P, in_front, &order) / P);
+    let sizes = |aliases: &Aliases, addr: u64| {
+        [false, true].map(|in_front| aliases.passed_beside(addr * P, in_front, &order) / P)
+    };
     assert_eq!(sizes(&aliases, 100), [0, 0], "present");
     assert_eq!([101, 102, 104].map(|at| sizes(&aliases, at)), [[1, 0], [1, 1], [0, 1]], "in use behind 104");
-    assert_eq!(aliases.passed(103 * P + 1, true, &order), 0, "none ends there");
+    assert_eq!(aliases.passed_beside(103 * P + 1, true, &order), 0, "none ends there");
     // Half an alias is claimed whole.
     let claims = aliases.claim_within(102 * P + 1, 106 * P, &order);
     assert_eq!(claims.iter().map(|c| c.addr / P).collect::<Vec<_>>(), [102, 103]);

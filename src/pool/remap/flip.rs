@@ -26,9 +26,9 @@ struct Free {
 
 impl Pool {
     /// Takes back the run that answered this request at this point last time, if possible. Returns
-    /// the request's own region, live. With `behind`, the request is what a block lacks: the run must
-    /// begin there, where the ready memory behind the block ends, and becomes ready. Then returns
-    /// its region.
+    /// the request's own region, live. With `behind`, the request is what a block lacks: the run
+    /// must begin there, where the ready memory behind the block ends. It becomes ready, and its
+    /// region is returned.
     pub(crate) fn flip(&self, heap: &Heap, st: &mut HeapState, want: Want, behind: Option<u64>) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = lock(&*self.core);

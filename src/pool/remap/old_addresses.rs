@@ -77,7 +77,7 @@ impl Core {
         };
         while room < enough && room < most {
             let next = if in_front { at - room } else { at + room };
-            match holes(next) + self.aliases.passed(next, in_front, order) {
+            match holes(next) + self.aliases.passed_beside(next, in_front, order) {
                 0 => break,
                 more => room += more,
             }

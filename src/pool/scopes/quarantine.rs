@@ -83,7 +83,7 @@ impl Pool {
 
     /// Fills memory, given as starts and lengths, that the device no longer uses, and waits until
     /// that is done.
-    pub fn fill(&self, ranges: &[(u64, u64)], byte: u8) -> Result<()> {
+    pub fn fill_ranges(&self, ranges: &[(u64, u64)], byte: u8) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
         }

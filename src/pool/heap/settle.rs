@@ -3,7 +3,7 @@
 use crate::pool::heap::region::{Region, State, MIN_SPLIT};
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::{Item, Wait, MANY};
-use crate::pool::memory::{Index, Mapped};
+use crate::pool::memory::Index;
 use crate::pool::order::{Order, Tag};
 
 impl HeapState {
@@ -117,9 +117,7 @@ impl HeapState {
         for group in groups {
             let (Some(&first), Some(&last)) = (group.first(), group.last()) else { continue };
             let (start, stop) = (self.regions.get(first).addr, self.regions.get(last).end());
-            let ends = |(addr, mapped): (u64, Mapped)| (addr, addr + mapped.extent.size);
-            let whole = self.extents.within(start, stop).map(ends).reduce(|a, b| (a.0, b.1));
-            let Some((addr, end)) = whole else { continue };
+            let Some((addr, end)) = self.extents.tiled(start, stop) else { continue };
             let tag = group.iter().fold(Tag::SETTLED, |tag, &r| tag.later(self.regions.get(r).order));
             self.waiting_bytes -= stop - start;
             for &r in group {

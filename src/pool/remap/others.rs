@@ -122,7 +122,7 @@ impl Pool {
     /// fewest bytes: the region, and from where to where.
     fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<(u32, (u64, u64))> {
         let mut best: Option<(u32, (u64, u64))> = None;
-        let bytes = |run: &(u32, (u64, u64))| run.1 .1 - run.1 .0;
+        let bytes = |&(_, (start, end)): &(u32, (u64, u64))| end - start;
         for r in st.regions.ready_from(want.size) {
             let g = st.regions.get(r);
             if !self.usable(g.order, me, me.lane) {

@@ -79,8 +79,8 @@ impl Pool {
                 Entry::Block { heap, .. } | Entry::Slab { heap, .. } => {
                     let Some(heap) = self.heap(heap) else { break };
                     let st = heap.lock_quick();
-                    if let Some(seen) = st.find(entry, ptr) {
-                        return Ok(Found::Pooled { heap, st, place: seen.place });
+                    if let Some((place, _)) = st.find(entry, ptr) {
+                        return Ok(Found::Pooled { heap, st, place });
                     }
                     if let Entry::Slab { slab, .. } = entry {
                         let starts = st.slabs.try_get(slab).is_some_and(|s| s.object_at(ptr).is_some());

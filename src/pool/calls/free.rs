@@ -7,7 +7,7 @@
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::{Heap, HeapState, Locked, Place, Seen};
+use crate::pool::heap::{Heap, HeapState, Known, Locked, Place};
 use crate::pool::memory::Entry;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
@@ -96,10 +96,9 @@ impl Pool {
     ) -> GivenUp {
         let mut users = st.take_users(ptr);
         self.bring_near(ptr, &mut users);
-        let size = st.at(place).size;
         // An old slab goes back as a whole, in the context's order, so its objects wait for no
         // stream.
-        let mut old = false;
+        let Known { size, old, .. } = st.at(place);
         let tag = match place {
             Place::Block { region } => {
                 let block = st.regions.block(region);
@@ -110,8 +109,7 @@ impl Pool {
                     None => self.tag_of(block.lane, block.stream_id),
                 }
             }
-            Place::Object { slab, .. } => {
-                old = st.slabs.try_get(slab).is_some_and(|s| s.old);
+            Place::Object { .. } => {
                 self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }))
             }
         };
@@ -275,7 +273,7 @@ impl Pool {
         of_its_own: bool,
         away: Option<u32>,
     ) -> Option<u64> {
-        let Seen { place, size, member, old } = st.find(entry, ptr)?;
+        let (place, Known { size, member, old, .. }) = st.find(entry, ptr)?;
         if old || st.members.is_reclaimed(member) {
             return None;
         }

@@ -112,7 +112,7 @@ impl Pool {
         let entry = self.index.get(addr);
         let heap = self.heap(entry.heap()?)?;
         let st = heap.lock_quick();
-        let place = st.find(entry, addr)?.place;
+        let place = st.find(entry, addr)?.0;
         Some((heap, st, place))
     }
 

@@ -24,9 +24,7 @@ pub(crate) enum Place {
 /// One record. A vacant one has only a `next`.
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    /// The region of a block, with [`NONE`] as `object`; or the slab of an object, with its number.
-    holder: u32,
-    object: u32,
+    place: Place,
     /// Position in `lists`; [`NONE`] in a vacant record, [`LOOSE`] in one of no scope.
     list: u32,
     prev: u32,
@@ -74,9 +72,8 @@ impl Members {
         let Some(Some(list)) = self.lists.get_mut(at as usize) else { return NO_MEMBER };
         list.scope.grow(bytes);
         list.counts.joined += 1;
-        let (holder, object) = place.parts();
         let head = list.head;
-        let number = self.take_record(Member { holder, object, list: at, prev: NO_MEMBER, next: head });
+        let number = self.take_record(Member { place, list: at, prev: NO_MEMBER, next: head });
         if let Some(old) = record(&mut self.all, head) {
             old.prev = number;
         }
@@ -101,8 +98,7 @@ impl Members {
 
     /// Takes a record of no scope, to keep a receipt in.
     pub(crate) fn hold(&mut self, place: Place) -> u32 {
-        let (holder, object) = place.parts();
-        self.take_record(Member { holder, object, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
+        self.take_record(Member { place, list: LOOSE, prev: NO_MEMBER, next: NO_MEMBER })
     }
 
     /// The receipt a record has; [`NO_MEMBER`] has none.
@@ -132,7 +128,7 @@ impl Members {
     #[cold]
     fn push(&mut self, member: Member) -> u32 {
         if self.all.is_empty() {
-            self.all.push(Member { list: NONE, ..member });
+            self.all.push(Member::VACANT);
         }
         self.all.push(member);
         (self.all.len() - 1) as u32
@@ -223,7 +219,7 @@ impl Members {
     pub(crate) fn last_of(&self, scope: &Scope) -> Option<(u32, Place)> {
         let head = self.lists.get(self.list_of(scope)?)?.as_ref()?.head;
         let m = self.all.get(head as usize).filter(|_| head != NO_MEMBER)?;
-        Some((head, m.place()))
+        Some((head, m.place))
     }
 
     /// Takes the last allocations to join a scope off its list, as many as `places` has room for.
@@ -235,7 +231,7 @@ impl Members {
         let (mut at, mut n) = (list.head, 0);
         for place in places {
             let Some(m) = record(&mut self.all, at) else { break };
-            *place = m.place();
+            *place = m.place;
             let next = m.next;
             *m = Member { next: self.vacant, ..Member::VACANT };
             drop(self.receipts.get_mut(at as usize).and_then(Option::take));
@@ -269,7 +265,7 @@ impl Members {
     /// Every record in use: its number and place.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Place)> + '_ {
         let used = self.all.iter().enumerate().filter(|(_, m)| m.list != NONE);
-        used.map(|(i, m)| (i as u32, m.place()))
+        used.map(|(i, m)| (i as u32, m.place))
     }
 
     /// Checks the invariants written above.
@@ -307,22 +303,7 @@ fn record(all: &mut [Member], number: u32) -> Option<&mut Member> {
     all.get_mut(number as usize).filter(|_| number != NO_MEMBER)
 }
 
-impl Place {
-    fn parts(self) -> (u32, u32) {
-        match self {
-            Place::Block { region } => (region, NONE),
-            Place::Object { slab, number } => (slab, number),
-        }
-    }
-}
-
 impl Member {
-    const VACANT: Member = Member { holder: NONE, object: NONE, list: NONE, prev: NO_MEMBER, next: NO_MEMBER };
-
-    fn place(&self) -> Place {
-        match self.object {
-            NONE => Place::Block { region: self.holder },
-            number => Place::Object { slab: self.holder, number },
-        }
-    }
+    const VACANT: Member =
+        Member { place: Place::Block { region: NONE }, list: NONE, prev: NO_MEMBER, next: NO_MEMBER };
 }

@@ -24,7 +24,7 @@ pub(crate) use lock::Locked;
 pub(crate) use members::{Place, NO_MEMBER};
 pub(crate) use part::{Counts, LayoutInUse, Notes, Now, StreamPart, User};
 pub use part::{Life, Placed, Span};
-pub(crate) use places::Seen;
+pub(crate) use places::Known;
 pub(crate) use region::{block_size, Block, State, GRANULE, MIN_SPLIT};
 pub(crate) use slab::{Taken, SMALL_MAX};
 pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};

@@ -19,14 +19,6 @@ pub(crate) struct Known {
     pub(crate) id: u64,
     /// Its record, [`NO_MEMBER`] when it is in no scope and has no receipt.
     pub(crate) member: u32,
-}
-
-/// What a free needs to know of a live block or object.
-pub(crate) struct Seen {
-    pub(crate) place: Place,
-    /// Bytes usable.
-    pub(crate) size: u64,
-    pub(crate) member: u32,
     /// Whether it is in a slab that was made for a stream that is gone.
     pub(crate) old: bool,
 }
@@ -60,16 +52,17 @@ impl HeapState {
     #[inline]
     pub(crate) fn at(&self, place: Place) -> Known {
         match place {
-            Place::Block { region } => {
-                let (r, b) = (self.regions.get(region), self.regions.block(region));
-                Known { addr: r.addr, size: r.size, requested: b.requested, id: b.id, member: b.member }
+            Place::Block { region } => self.known_block(region),
+            Place::Object { slab, number } => {
+                self.slabs.try_get(slab).map_or(Known::default(), |s| known_object(s, number))
             }
-            Place::Object { slab, number } => self.slabs.try_get(slab).map_or(Known::default(), |s| {
-                let Object { id, requested, member } = s.object(number);
-                let (addr, size) = (s.addr_of(number), s.size);
-                Known { addr, size, requested: requested.into(), id, member }
-            }),
         }
+    }
+
+    #[inline(always)]
+    fn known_block(&self, region: u32) -> Known {
+        let (r, b) = (self.regions.get(region), self.regions.block(region));
+        Known { addr: r.addr, size: r.size, requested: b.requested, id: b.id, member: b.member, old: false }
     }
 
     /// Facts for users about a live block or object. `of_objects` is the stream of the heap's
@@ -96,24 +89,17 @@ impl HeapState {
     /// The live block or object that starts at `addr`, where the index has `entry`; it may count as
     /// freed.
     #[inline(always)]
-    pub(crate) fn find(&self, entry: Entry, addr: u64) -> Option<Seen> {
+    pub(crate) fn find(&self, entry: Entry, addr: u64) -> Option<(Place, Known)> {
         match entry {
             Entry::Block { region, .. } => {
                 let r = self.regions.try_get(region)?;
-                if r.addr != addr || r.state != State::Live {
-                    return None;
-                }
-                let member = self.regions.block(region).member;
-                Some(Seen { place: Place::Block { region }, size: r.size, member, old: false })
+                let starts = r.addr == addr && r.state == State::Live;
+                starts.then(|| (Place::Block { region }, self.known_block(region)))
             }
             Entry::Slab { slab, .. } => {
                 let s = self.slabs.try_get(slab)?;
                 let number = s.object_at(addr)?;
-                if !s.is_live(number) {
-                    return None;
-                }
-                let (size, member) = (s.size, s.object(number).member);
-                Some(Seen { place: Place::Object { slab, number }, size, member, old: s.old })
+                s.is_live(number).then(|| (Place::Object { slab, number }, known_object(s, number)))
             }
             _ => None,
         }
@@ -225,4 +211,10 @@ impl HeapState {
         }
         Ok(sum)
     }
+}
+
+#[inline(always)]
+fn known_object(s: &Slab, number: u32) -> Known {
+    let Object { id, requested, member } = s.object(number);
+    Known { addr: s.addr_of(number), size: s.size, requested: requested.into(), id, member, old: s.old }
 }

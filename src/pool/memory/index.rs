@@ -22,7 +22,7 @@ pub(crate) const SLOT: u64 = 64 << 10;
 /// The start of a block with fewer bytes is found by the slots in front of a pointer into it.
 const LARGE: u64 = 256 * SLOT;
 
-/// Slots that share a bit for whether any was ever in use: 256 MiB of addresses in 32 KiB.
+/// Slots that share a bit for whether a large block ever started there: 256 MiB of addresses.
 const CHUNK_SLOTS: usize = 4096;
 
 /// Slots per second-level table: 16 GiB of addresses in 2 MiB.
@@ -99,7 +99,7 @@ struct Table {
     large: Words,
     /// log2 of the slots whose bits are in one word.
     group: u32,
-    /// One bit per chunk: whether any of its slots was ever set.
+    /// One bit per chunk: whether a large block ever started in it.
     used: AtomicU64,
 }
 
@@ -109,24 +109,19 @@ impl Table {
         Table { words: Words::zeroed(slots), large, group, used: AtomicU64::new(0) }
     }
 
-    #[inline(always)]
-    fn set(&self, slot: usize, e: Entry) {
+    /// Notes whether a large block starts in a slot.
+    fn set_large(&self, slot: usize, starts: bool) {
         let chunk = 1 << (slot / CHUNK_SLOTS);
         if self.used.load(Ordering::Relaxed) & chunk == 0 {
             self.used.fetch_or(chunk, Ordering::Release);
         }
-        self.words[slot].store(pack(e), Ordering::Release);
-    }
-
-    /// Notes whether a large block starts in a slot.
-    fn set_large(&self, slot: usize, starts: bool) {
         let (word, bit) = (&self.large[slot >> self.group], 1 << (slot & ((1 << self.group) - 1)));
         // The heap's lock keeps other threads from writing this word.
         let before = word.load(Ordering::Relaxed);
         word.store(if starts { before | bit } else { before & !bit }, Ordering::Release);
     }
 
-    /// Whether any slot of this one's chunk was ever set.
+    /// Whether a large block ever started in the chunk of this slot.
     fn uses(&self, slot: usize) -> bool {
         self.used.load(Ordering::Acquire) >> (slot / CHUNK_SLOTS) & 1 == 1
     }
@@ -265,10 +260,9 @@ impl Index {
     pub(crate) fn set(&self, addr: u64, e: Entry) {
         let Some(root) = self.root(addr) else { return };
         let slot = ((addr - root.base) / SLOT) as usize;
-        match root.tables[slot / TABLE_SLOTS].get() {
-            Some(table) => table.set(slot % TABLE_SLOTS, e),
-            None => root.new_table(slot / TABLE_SLOTS).set(slot % TABLE_SLOTS, e),
-        }
+        let number = slot / TABLE_SLOTS;
+        let table = root.tables[number].get().unwrap_or_else(|| root.new_table(number));
+        table.words[slot % TABLE_SLOTS].store(pack(e), Ordering::Release);
     }
 
     /// Sets every slot of `[addr, addr + len)`, whole slots.
@@ -393,9 +387,10 @@ mod tests {
         assert!(t.add_root(base, len));
         let block = Entry::Block { heap: 1, region: 2 };
         t.block_begins(base, len, block);
-        // The last chunk was used, too.
-        t.set(base + len - SLOT, Entry::Freed { offset: 0 });
-        // The slots of 16 MiB, 128 pages of the last chunk, 4094 chunks that were never used, the
+        // A large block was in the last chunk, too.
+        t.block_begins(base + len - LARGE, LARGE, block);
+        t.block_ends(base + len - LARGE, LARGE);
+        // The slots of 16 MiB, 128 pages of the last chunk, 4094 chunks without large blocks, the
         // first page.
         let pages = 4096 / 32;
         assert_eq!(t.count_back(base + len - SLOT), (Some(block), 257 + pages + 4094 + pages));

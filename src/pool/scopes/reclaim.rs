@@ -1,7 +1,7 @@
 //! Operations on a scope as a whole: freeing its allocations, or moving them to another scope.
 
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::{Heap, HeapState, Place};
+use crate::pool::heap::{Heap, HeapState, Known, Place};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
 use std::sync::Arc;
@@ -106,11 +106,8 @@ impl Pool {
         if !st.users.is_empty() || st.private.is_some() {
             return None;
         }
-        let size = match place {
-            Place::Object { slab, .. } => st.slabs.try_get(slab).filter(|s| !s.old)?.size,
-            Place::Block { region } => st.regions.get(region).size,
-        };
-        self.take_back_plain(st, place, true, None).then_some(size)
+        let Known { size, old, .. } = st.at(place);
+        (!old && self.take_back_plain(st, place, true, None)).then_some(size)
     }
 
     /// Moves the pooled allocations of a closed scope to another one, and returns them, newest

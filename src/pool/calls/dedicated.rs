@@ -133,7 +133,7 @@ impl Pool {
             lane: heap.lane,
             stream_id: self.order.identity(heap.lane),
             users: Vec::new(),
-            separate: req.flags.has(AllocFlags::SEPARATE),
+            flags: req.flags,
             align,
             scope: None,
             counts: owns,

@@ -77,7 +77,7 @@ impl Pool {
         let align = self.checked_align(req)?;
         let flags = AllocFlags(req.flags.0 | AllocFlags::EVICTABLE.0);
         let base = self.malloc_dedicated(&AllocRequest { flags, scope: None, ..*req }, align, Some(guest))?;
-        self.dedicated_info(base)
+        self.info(base)
     }
 
     /// The most bytes that may be mapped: the limit, or what the device has.

@@ -3,30 +3,15 @@
 
 use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Heap, HeapState, Locked, Place, State};
+use crate::pool::heap::{Heap, HeapState, Known, Locked, Place, State};
 use crate::pool::memory::{Entry, SLOT};
-use crate::pool::state::Pool;
-use crate::pool::types::AllocInfo;
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{AllocInfo, RankedGuard};
 
-impl Pool {
-    /// Facts about the dedicated allocation that contains `ptr`.
-    pub(crate) fn dedicated_info(&self, ptr: u64) -> Result<AllocInfo> {
-        let core = lock(&*self.core);
-        match core.dedicated.range(..=ptr).next_back() {
-            Some((&base, d)) if ptr - base < d.info.usable => Ok(d.info),
-            _ => Err(in_no_dedicated(ptr)),
-        }
-    }
-}
-
-pub(crate) fn in_no_dedicated(ptr: u64) -> Error {
-    Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no dedicated allocation"))
-}
-
-/// A live allocation, found and locked.
+/// A live allocation, with the lock that keeps it alive.
 pub(crate) enum Found<'a> {
     Pooled { heap: &'a Heap, st: Locked<'a, HeapState>, place: Place },
-    Dedicated,
+    Dedicated { core: RankedGuard<'a, Core>, info: AllocInfo },
 }
 
 /// Why no live allocation starts at an address.
@@ -43,7 +28,7 @@ impl Found<'_> {
     pub(crate) fn is_reclaimed(&self) -> bool {
         match self {
             Found::Pooled { st, place, .. } => st.is_reclaimed(*place),
-            Found::Dedicated => false,
+            Found::Dedicated { .. } => false,
         }
     }
 }
@@ -89,7 +74,11 @@ impl Pool {
                         }
                     }
                 }
-                Entry::Dedicated if lock(&*self.core).dedicated.contains_key(&ptr) => return Ok(Found::Dedicated),
+                Entry::Dedicated => {
+                    let core = lock(&*self.core);
+                    let info = core.dedicated.get(&ptr).map(|d| d.info);
+                    return info.map(|info| Found::Dedicated { core, info }).ok_or(Lost::Unknown);
+                }
                 Entry::Freed { offset } if offset == ptr % SLOT => return Err(Lost::Freed),
                 _ => break,
             }
@@ -110,20 +99,32 @@ impl Pool {
 
     /// Facts about the allocation that starts at `ptr`.
     pub fn info(&self, ptr: u64) -> Result<AllocInfo> {
-        match self.find(ptr, "look-up")? {
-            Found::Pooled { heap, st, place } => Ok(st.info(place, self.dev, self.order.stream(heap.lane))),
-            Found::Dedicated => self.dedicated_info(ptr),
-        }
+        Ok(self.info_of(&self.find(ptr, "look-up")?))
     }
 
     /// Facts about the live allocation that contains `ptr`.
     pub fn info_containing(&self, ptr: u64) -> Result<AllocInfo> {
-        if let Ok(info) = self.dedicated_info(ptr) {
-            return Ok(info);
+        Ok(self.info_of(&self.around(ptr)?))
+    }
+
+    fn info_of(&self, found: &Found<'_>) -> AllocInfo {
+        match found {
+            Found::Pooled { heap, st, place } => st.info(*place, self.dev, self.order.stream(heap.lane)),
+            Found::Dedicated { info, .. } => *info,
         }
-        self.pooled_around(ptr).ok_or_else(|| {
+    }
+
+    /// The live allocation that contains `ptr`.
+    pub(crate) fn around(&self, ptr: u64) -> Result<Found<'_>> {
+        self.dedicated_around(ptr).or_else(|| self.pooled_around(ptr)).ok_or_else(|| {
             Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation of device {}", self.dev))
         })
+    }
+
+    fn dedicated_around(&self, ptr: u64) -> Option<Found<'_>> {
+        let core = lock(&*self.core);
+        let info = core.dedicated.range(..=ptr).next_back()?.1.info;
+        (ptr - info.base < info.usable).then_some(Found::Dedicated { core, info })
     }
 
     /// The live block or object around `ptr`, which may point into the middle of it.
@@ -131,7 +132,7 @@ impl Pool {
     /// The index is read without a lock, and again under the lock of the heap it names. If both
     /// answers agree, the heap's regions match them. So a live allocation is found, whatever is
     /// freed and handed out beside it.
-    fn pooled_around(&self, ptr: u64) -> Option<AllocInfo> {
+    fn pooled_around(&self, ptr: u64) -> Option<Found<'_>> {
         loop {
             let nearest = || self.index.find_back(ptr);
             let entry = nearest()?;
@@ -158,8 +159,8 @@ impl Pool {
                 _ => None,
             };
             let place = place.filter(|&p| !st.is_reclaimed(p))?;
-            let info = st.info(place, self.dev, self.order.stream(heap.lane));
-            return Some(info).filter(|i| i.base <= ptr && ptr - i.base < i.usable.max(1));
+            let Known { addr, size, .. } = st.at(place);
+            return (addr <= ptr && ptr - addr < size).then_some(Found::Pooled { heap, st, place });
         }
     }
 }

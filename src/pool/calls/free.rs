@@ -72,7 +72,10 @@ impl Pool {
         id: Option<u64>,
     ) -> Result<bool> {
         let (heap, mut st, place) = match found {
-            Found::Dedicated => return self.free_dedicated(ptr, stream, id),
+            Found::Dedicated { core, .. } => {
+                drop(core);
+                return self.free_dedicated(ptr, stream, id);
+            }
             Found::Pooled { heap, st, place } => (heap, st, place),
         };
         if id.is_some_and(|id| st.at(place).id != id) {

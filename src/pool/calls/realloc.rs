@@ -1,13 +1,12 @@
 //! Resizing a live allocation.
 
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::calls::find::{in_no_dedicated, Found};
+use crate::pool::calls::find::Found;
 use crate::pool::heap::{block_size, slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
 use crate::pool::memory::SLOT;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
-use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest, Scope, Slip, Want};
+use crate::pool::types::{AllocFlags, AllocRequest, Scope, Slip, Want};
 use std::sync::Arc;
 
 /// The outcome of [`Pool::realloc_here`].
@@ -64,16 +63,14 @@ impl Pool {
                 let align = (usable & usable.wrapping_neg()).min(SLOT);
                 Relocation { usable, align, tag, flags, scope }
             }
-            Found::Dedicated => {
-                let core = lock(&*self.core);
-                let Some(d) = core.dedicated.get(&ptr) else { return Err(in_no_dedicated(ptr)) };
-                if d.guest.is_some() {
+            Found::Dedicated { core, info } => {
+                if info.flags.has(AllocFlags::EVICTABLE) {
                     let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let AllocInfo { usable, tag, flags, .. } = d.info;
-                let flags = AllocFlags(flags.0 | if d.separate { AllocFlags::SEPARATE.0 } else { 0 });
-                Relocation { usable, align: d.align, tag, flags, scope: d.scope.clone() }
+                let d = core.dedicated.get(&ptr);
+                let (align, flags, scope) = d.map_or((1, flags, None), |d| (d.align, d.flags, d.scope.clone()));
+                Relocation { usable: info.usable, align, tag: info.tag, flags, scope }
             }
             Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
                 let block = st.regions.block(region);

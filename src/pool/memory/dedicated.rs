@@ -2,7 +2,7 @@
 
 use crate::driver::PhysHandle;
 use crate::pool::order::Tag;
-use crate::pool::types::{AllocInfo, Receipt, Scope};
+use crate::pool::types::{AllocFlags, AllocInfo, Receipt, Scope};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -27,20 +27,13 @@ pub(crate) struct Dedicated {
     pub(crate) lane: u32,
     pub(crate) stream_id: u64,
     pub(crate) users: Vec<u32>,
-    pub(crate) separate: bool,
+    /// As asked for: with the pool's own, unlike those of `info`.
+    pub(crate) flags: AllocFlags,
     pub(crate) align: u64,
     pub(crate) scope: Option<Arc<Scope>>,
     /// Whether the pool counts its memory: not if it is imported or evictable.
     pub(crate) counts: bool,
     pub(crate) receipt: Option<Box<dyn Receipt>>,
-}
-
-impl Dedicated {
-    pub(crate) fn add_user(&mut self, lane: u32) {
-        if !self.users.contains(&lane) {
-            self.users.push(lane);
-        }
-    }
 }
 
 /// A freed dedicated allocation that the device may still be using, or whose addresses are kept

@@ -71,6 +71,23 @@ fn as_much_as_the_threshold_stays() {
     assert_eq!(rig.pool.trim_unused(48 * MIB).unwrap(), 0);
 }
 
+/// What another stream has taken was needed, although its own stream has not asked for any.
+#[test]
+fn what_moves_to_another_stream_is_not_unused() {
+    let rig = Rig::new(checked(GIB), PoolOptions { limit: 512 * MIB, max_extent: 32 * MIB, ..PoolOptions::default() });
+    let (here, there) = (rig.stream(), rig.stream());
+    let blocks: Vec<u64> = (0..8).map(|_| rig.malloc(64 * MIB, there)).collect();
+    blocks.iter().step_by(2).for_each(|&b| rig.free(b, there));
+    rig.sync();
+    rig.pool.trim_unused(u64::MAX).unwrap();
+    let moved = rig.malloc(256 * MIB, here);
+    blocks.iter().skip(1).step_by(2).for_each(|&b| rig.free(b, there));
+    rig.sync();
+    assert_eq!(rig.pool.trim_unused(0).unwrap(), 0);
+    rig.free(moved, here);
+    rig.close();
+}
+
 #[test]
 fn memory_that_the_device_uses_stays() {
     for seed in 0..8 {

@@ -34,10 +34,10 @@ impl Pool {
         if req.flags != AllocFlags::default() {
             return self.malloc_dedicated(req, align, None);
         }
-        let (heap, route) = self.heap_and_route(req.stream)?;
-        match heap.of_captures {
-            true => self.malloc_captured(heap, route.as_deref(), req, align),
-            false => {
+        let (heap, routed) = self.heap_and_route(req.stream)?;
+        match routed {
+            Some(routed) => self.malloc_captured(heap, &routed, req, align),
+            None => {
                 let (heap, st) = self.enter(heap, req.stream);
                 self.malloc_in(heap, st, req, align)
             }

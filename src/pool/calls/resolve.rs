@@ -7,9 +7,8 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked, Now};
-use crate::pool::state::{Key, Pool, Route};
+use crate::pool::state::{Key, Pool, Routed};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
-use std::sync::Arc;
 
 impl Pool {
     /// Makes sure that the pool knows which stream a handle stands for at present. Code that counts
@@ -33,10 +32,10 @@ impl Pool {
         self.heap_and_route(stream).map(|found| found.0)
     }
 
-    /// Like [`Self::heap_for`], and also returns the route by which the stream allocates from a
-    /// capture arena, if it does.
+    /// Like [`Self::heap_for`], and also returns what lets the stream allocate from a capture
+    /// arena, if it does.
     #[inline]
-    pub(crate) fn heap_and_route(&self, stream: StreamHandle) -> Result<(&Heap, Option<Arc<Route>>)> {
+    pub(crate) fn heap_and_route(&self, stream: StreamHandle) -> Result<(&Heap, Option<Routed>)> {
         match self.cached_heap(stream) {
             Some(heap) => Ok((heap, None)),
             None => CACHE.with(|c| self.find_heap(&c[slot(stream)], stream)),
@@ -79,15 +78,15 @@ impl Pool {
 
     /// Asks the driver which stream it is, and fills the cache's place.
     #[cold]
-    fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<(&Heap, Option<Arc<Route>>)> {
+    fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<(&Heap, Option<Routed>)> {
         let met = self.order.captures.changes();
         // The cache keeps nothing of a stream that allocates from a capture arena.
-        if let Some((heap, route)) = self.routed_heap(stream)? {
-            return Ok((heap, Some(route)));
+        if let Some((heap, routed)) = self.routed_heap(stream)? {
+            return Ok((heap, Some(routed)));
         }
         let Now::Idle(id) = self.now(stream)? else {
             return match self.unclaimed(stream)? {
-                Some((heap, route)) => Ok((heap, Some(route))),
+                Some((heap, routed)) => Ok((heap, Some(routed))),
                 None => Ok((self.captured_heap(stream)?, None)),
             };
         };

@@ -13,7 +13,7 @@ use crate::base::sync::{lock, AtomicBool};
 use crate::base::Result;
 use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
-use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route};
+use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Routed};
 use crate::pool::types::{AllocRequest, Rank, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -44,33 +44,24 @@ impl Pool {
         members.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
-    /// Like [`Pool::malloc_search`], from the heap of a captured stream. `route` is the one by
-    /// which the stream allocates from an arena, if it does.
-    pub(crate) fn malloc_captured(
-        &self,
-        heap: &Heap,
-        route: Option<&Route>,
-        req: &AllocRequest,
-        align: u64,
-    ) -> Result<u64> {
-        let member = heap.lock_quick().private.clone();
-        let (Some(member), Some(route)) = (member, route) else {
-            return self.malloc_in(heap, heap.lock_quick(), req, align);
-        };
+    /// Like [`Pool::malloc_search`], from the heap of a stream that allocates from an arena. If the
+    /// arena is released meanwhile, this is an ordinary heap, and the allocation an ordinary one.
+    pub(crate) fn malloc_captured(&self, heap: &Heap, routed: &Routed, req: &AllocRequest, align: u64) -> Result<u64> {
+        let Routed { route, part } = routed;
         let large = req.size > SMALL_MAX || align > SLOT;
         let size = match large {
             true => block_size(req.size)?,
             false => slab::class_size(slab::class_of(req.size)),
         };
-        let placed = if large { self.place_as_planned(&member, req, size, align) } else { None };
+        let placed = if large { self.place_as_planned(part, req, size, align) } else { None };
         let addr = match placed {
             Some(addr) => addr,
             None => self.malloc_in(heap, heap.lock_quick(), req, align)?,
         };
-        if large && member.record {
-            lock(&member.notes).born(addr, size, align.max(GRANULE));
+        if large && part.record {
+            lock(&part.notes).born(addr, size, align.max(GRANULE));
         }
-        let c = &member.counts;
+        let c = &part.counts;
         c.allocations.fetch_add(1, Relaxed);
         c.total.fetch_add(size, Relaxed);
         let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));

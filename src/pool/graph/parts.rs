@@ -135,7 +135,11 @@ impl Pool {
         let heap = self.empty_heap(stream)?;
         heap.lock().private = Some(member.clone());
         let base = self.find_span(heap, Want { lane: heap.lane, ..want });
-        let base = base.inspect_err(|_| self.make_public(heap.number))?;
+        let base = base.inspect_err(|_| {
+            // No other thread has come to know it as the part's.
+            heap.lock().private = None;
+            self.make_public(heap.number);
+        })?;
         lock(&member.heaps).push(heap.number);
         lock(&member.counts.heaps).push(heap.number);
         Ok((heap.number, base))

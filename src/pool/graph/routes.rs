@@ -6,7 +6,7 @@
 use crate::base::sync::{lock, AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, Now, Span};
-use crate::pool::state::{GraphArena, Pool, Route, Unclaimed, Which, WhichStreams};
+use crate::pool::state::{GraphArena, Pool, Route, Routed, Unclaimed, Which, WhichStreams};
 use crate::pool::streams::capture_key;
 use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
@@ -200,9 +200,9 @@ impl Pool {
         Ok(self.privates.routes.count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
     }
 
-    /// The heap of a stream that allocates from an arena, and the route by which it does.
+    /// The heap of a stream that allocates from an arena, and what lets it.
     #[inline]
-    pub(crate) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Arc<Route>)>> {
+    pub(crate) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
         if self.privates.routes.count.load(Acquire) == 0 {
             return Ok(None);
         }
@@ -210,12 +210,12 @@ impl Pool {
     }
 
     #[cold]
-    fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Arc<Route>)>> {
+    fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
         let Some((route, now)) = self.route_of(stream)? else { return Ok(None) };
         match self.member(&route.arena, stream, now) {
-            Ok(member) => {
-                self.use_part(&member, now)?;
-                Ok(Some((self.member_heap(&member)?, route)))
+            Ok(part) => {
+                self.use_part(&part, now)?;
+                Ok(Some((self.member_heap(&part)?, Routed { route, part })))
             }
             // The arena was released meanwhile.
             Err(_) if route.is_over() => Ok(None),
@@ -223,9 +223,8 @@ impl Pool {
         }
     }
 
-    /// Reports a captured stream that no route claims. Returns its heap and the route if one claims
-    /// it now.
-    pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<(&Heap, Arc<Route>)>> {
+    /// Reports a captured stream that no route claims. Returns its heap if one claims it now.
+    pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
         match self.unclaimed.get() {
             None => Ok(None),
             Some(f) => {

@@ -9,6 +9,7 @@ use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, State};
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 impl Pool {
     /// Makes a heap of a released arena an ordinary one, and a shell.
@@ -16,7 +17,7 @@ impl Pool {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
         lock(&*self.core).holes.unkeep(std::mem::take(&mut st.room).1);
-        st.private = None;
+        st.former = st.private.take().as_ref().map(Arc::downgrade).unwrap_or_default();
         self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
         st.retire(&self.order, &self.index, true);
         heap.publish(&st);
@@ -53,11 +54,14 @@ impl Pool {
     }
 
     /// Moves all memory of a heap to another heap, at the addresses where it is, unless something
-    /// is live in it or waits. Returns whether it has none now. One with memory is not emptied into
-    /// itself.
+    /// is live in it or waits, or a thread may be about to allocate from it for the arena it was
+    /// in. Returns whether it has none now. One with memory is not emptied into itself.
     fn empty_into(&self, from: u32, to: u32) -> bool {
         let (Some(source), Some(target)) = (self.heap(from), self.heap(to)) else { return false };
         let mut st = source.lock();
+        if st.former.strong_count() > 0 {
+            return false;
+        }
         st.settle(&self.order, &self.index);
         st.drop_empty_slabs(&self.order, &self.index);
         let spans: Vec<u32> = st.regions.spans().collect();

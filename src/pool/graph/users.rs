@@ -141,6 +141,7 @@ mod tests {
     use crate::base::{size::MIB, DeviceId};
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::driver::Driver;
+    use crate::pool::state::Routed;
     use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
     use std::sync::atomic::AtomicUsize;
     use std::sync::Arc;
@@ -160,7 +161,8 @@ mod tests {
                 let part = pool.member(&arena, stream, Now::Captured).unwrap();
                 pool.use_part(&part, Now::Captured).unwrap();
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
-                pool.malloc_captured(pool.member_heap(&part).unwrap(), Some(&route), &req, 16).unwrap()
+                pool.malloc_captured(pool.member_heap(&part).unwrap(), &Routed { route: route.clone(), part }, &req, 16)
+                    .unwrap()
             };
             let made = [(s, 100), (t, 100), (s, MIB), (t, MIB)].map(|(stream, size)| malloc(stream, size));
             pool.end_route(&route);
@@ -193,7 +195,8 @@ mod tests {
         for i in 0..20 * MANY {
             pool.use_part(&part, Now::Captured).unwrap();
             let req = AllocRequest { size: 4096, stream, ..AllocRequest::default() };
-            let p = pool.malloc_captured(pool.member_heap(&part).unwrap(), Some(&routes[i % 2]), &req, 16).unwrap();
+            let routed = Routed { route: routes[i % 2].clone(), part: part.clone() };
+            let p = pool.malloc_captured(pool.member_heap(&part).unwrap(), &routed, &req, 16).unwrap();
             match i % 307 {
                 0 => kept[i % 2].push(p),
                 _ => pool.free(p, None).unwrap(),
@@ -233,10 +236,10 @@ mod tests {
             turn.store(me, Relaxed);
             pool.routed_heap(stream).unwrap().unwrap()
         });
-        let made = found.map(|(heap, route)| {
+        let made = found.map(|(heap, routed)| {
             [100, MIB].map(|size| {
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
-                pool.malloc_captured(heap, Some(&route), &req, 16).unwrap()
+                pool.malloc_captured(heap, &routed, &req, 16).unwrap()
             })
         });
         for me in [1, 0] {
@@ -244,5 +247,44 @@ mod tests {
             pool.validate().unwrap();
         }
         pool.release_arena(&arena);
+    }
+
+    /// A thread has found its way to the heap of a capture. Before it allocates, another thread
+    /// aborts that capture and releases its arena. The next arena must not share the heap with it.
+    #[test]
+    fn what_is_in_flight_when_an_arena_is_released_comes_from_no_other_arena() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let (s, t) = (host.stream_create(d).unwrap(), host.stream_create(d).unwrap());
+        let begin = |stream| {
+            let arena = pool.open_arena(GraphArenaOptions::default());
+            let route = pool.begin_route(&arena, WhichStreams::Handle(stream), 0, None).unwrap();
+            (arena, route)
+        };
+        let request = |stream| AllocRequest { size: MIB, stream, ..AllocRequest::default() };
+        let next_arena = || {
+            let (arena, _) = begin(t);
+            let p = pool.malloc(&request(t)).unwrap();
+            pool.free(p, Some(t)).unwrap();
+            (arena, p)
+        };
+        let (arena, route) = begin(s);
+        let (heap, routed) = pool.routed_heap(s).unwrap().unwrap();
+        pool.abort_route(&route);
+        pool.release_arena(&arena);
+        let (second, freed_there) = next_arena();
+        let late = pool.malloc_captured(heap, &routed, &request(s), 16).unwrap();
+        assert_ne!(late, freed_there);
+        assert_eq!(pool.arena_stats(&second).live, 0);
+        pool.validate().unwrap();
+        pool.free(late, Some(s)).unwrap();
+        pool.release_arena(&second);
+        // Once that thread is done, the heap serves arenas again.
+        drop(routed);
+        let heaps = pool.heap_count.load(Relaxed);
+        let (third, _) = next_arena();
+        assert_eq!(pool.heap_count.load(Relaxed), heaps);
+        pool.release_arena(&third);
     }
 }

@@ -24,7 +24,7 @@ use crate::pool::order::{Order, OwnBatch, Tag};
 use crate::pool::types::Counter;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A heap with fewer bytes than this is small.
 pub(crate) const SMALL_HEAP: u64 = GIB;
@@ -159,6 +159,9 @@ pub(crate) struct HeapState {
     pub(crate) batch: OwnBatch,
     /// The part of a capture arena that has the heap: see `graph/parts.rs`.
     pub(crate) private: Option<Arc<StreamPart>>,
+    /// The part that had it until its arena was released. A thread that still holds the part may be
+    /// about to allocate here.
+    pub(crate) former: Weak<StreamPart>,
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(crate) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.

@@ -17,13 +17,13 @@ const RESTING_SHARE: u64 = 8;
 /// Unmapped addresses, all multiples of the granularity.
 ///
 /// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes
-/// neither overlap nor touch within a root; every hole lies in one root; `total` is the sum of
-/// their lengths. Kept addresses are holes that are taken only from their start, by a caller that
-/// names their end; they are in `kept` alone, and counted in `total`. Resting addresses are in
+/// neither overlap nor touch; every hole lies in one root, as roots do not touch; `total` is the
+/// sum of their lengths. Kept addresses are holes that are taken only from their start, by a caller
+/// that names their end; they are in `kept` alone, and counted in `total`. Resting addresses are in
 /// `resting` alone, and counted in `total`; `resting_bytes` is their sum.
 #[derive(Default)]
 pub(crate) struct Holes {
-    /// Root base → length. Neighbouring roots never coalesce: each is a reservation of its own.
+    /// Root base → length.
     roots: BTreeMap<u64, u64>,
     by_addr: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
@@ -44,7 +44,7 @@ struct Kept {
 }
 
 impl Holes {
-    /// Adds a reservation, all of it a hole.
+    /// Adds addresses that touch no others, all of them a hole.
     pub(crate) fn add_root(&mut self, base: u64, len: u64) {
         self.roots.insert(base, len);
         self.insert(base, len);
@@ -71,15 +71,10 @@ impl Holes {
         self.by_addr.get(&addr).copied().unwrap_or(0)
     }
 
-    /// How many hole bytes lie directly in front of `addr`, in the same root.
+    /// How many hole bytes lie directly in front of `addr`.
     pub(crate) fn before(&self, addr: u64) -> u64 {
         let last = self.by_addr.range(..addr).next_back().filter(|&(&start, &len)| start + len == addr);
-        last.filter(|_| !self.roots.contains_key(&addr)).map_or(0, |(_, &len)| len)
-    }
-
-    /// Where the reservation that holds the byte in front of `addr` starts and ends.
-    pub(crate) fn root_in_front(&self, addr: u64) -> (u64, u64) {
-        self.roots.range(..addr).next_back().map_or((addr, addr), |(&base, &len)| (base, base + len))
+        last.map_or(0, |(_, &len)| len)
     }
 
     /// How many of the addresses kept up to `end` follow `addr` directly.
@@ -176,22 +171,14 @@ impl Holes {
                 return;
             }
         }
-        let root = self.roots.range(..=start).next_back().map_or((0, 0), |(&b, &l)| (b, l));
-        let (mut start, mut len) = (start, len);
-        if let Some((&before, &before_len)) = self.by_addr.range(..start).next_back() {
-            if before + before_len == start && before >= root.0 {
-                self.remove(before, before_len);
-                start = before;
-                len += before_len;
-            }
+        let (before, after) = (self.before(start), self.after(start + len));
+        if before > 0 {
+            self.remove(start - before, before);
         }
-        if start + len < root.0 + root.1 {
-            if let Some(&after_len) = self.by_addr.get(&(start + len)) {
-                self.remove(start + len, after_len);
-                len += after_len;
-            }
+        if after > 0 {
+            self.remove(start + len, after);
         }
-        self.insert(start, len);
+        self.insert(start - before, before + len + after);
     }
 
     /// Like [`Self::give`], for addresses that others may still know, such as NCCL, which forgets
@@ -262,20 +249,6 @@ mod tests {
         h.give(b, 10 * P);
         assert_eq!(list(&h), vec![(100, 50)]);
         assert_eq!(h.totals(), (50 * P, 50 * P));
-    }
-
-    #[test]
-    fn roots_never_coalesce() {
-        let mut h = Holes::default();
-        h.add_root(100 * P, 10 * P);
-        h.add_root(110 * P, 10 * P);
-        assert!(h.take_at(105 * P, 5 * P));
-        assert_eq!((h.before(110 * P), h.after(110 * P)), (0, 10 * P), "a span in the second root ends with it");
-        assert!(h.take_at(110 * P, 5 * P));
-        h.give(105 * P, 5 * P);
-        h.give(110 * P, 5 * P);
-        assert_eq!(list(&h), vec![(100, 10), (110, 10)]);
-        assert!(h.take(11 * P, P).is_none());
     }
 
     #[test]

@@ -457,6 +457,7 @@ fn commit(
     for p in &pieces {
         take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
     }
+    others.values_mut().for_each(|(_, other)| other.note_taken());
     let region = st.regions.add(start, end - start);
     let region = st.regions.take_neighbours(region, order);
     let order = st.regions.get(region).order;

@@ -21,7 +21,8 @@ impl Pool {
     pub(crate) fn give_up_addresses(&self) -> Result<()> {
         let core = lock(&*self.core);
         // All are tried, even if one fails.
-        core.holes.roots().map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
+        let reservations = core.holes.roots().map(|(base, len)| (base, len + self.page));
+        reservations.map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
     }
 
     /// Takes addresses for a run. `place` says where they must start, and the end of the kept

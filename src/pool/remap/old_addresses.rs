@@ -71,11 +71,7 @@ impl Core {
         let holes = |at: u64| if in_front { self.holes.before(at) } else { self.holes.after(at) };
         let mut room = holes(at);
         let Some(order) = old else { return room };
-        let most = match in_front {
-            true => at.saturating_sub(self.holes.root_in_front(at + 1).0),
-            false => self.holes.root_in_front(at).1.saturating_sub(at),
-        };
-        while room < enough && room < most {
+        while room < enough {
             let next = if in_front { at - room } else { at + room };
             match holes(next) + self.aliases.passed_beside(next, in_front, order) {
                 0 => break,

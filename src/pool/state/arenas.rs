@@ -123,6 +123,13 @@ impl Route {
     }
 }
 
+/// What lets a stream allocate from an arena: a route, and the stream's part of the arena. While a
+/// thread holds it, no other arena gets the part's heaps, even if this one is released.
+pub(crate) struct Routed {
+    pub(crate) route: Arc<Route>,
+    pub(crate) part: Arc<StreamPart>,
+}
+
 /// The routes of a pool.
 pub(crate) struct Routes {
     /// How many there are, to be read without the lock.

@@ -132,7 +132,8 @@ impl Pool {
     }
 
     /// Reserves more addresses: at least `bytes`, normally the configured amount, less where the
-    /// system refuses it.
+    /// system refuses it. A page at the end of each reservation is never used, so that no memory
+    /// goes on in the next one.
     pub(crate) fn reserve_root(&self, core: &mut Core, bytes: u64) -> Result<()> {
         if !self.index.can_add_root() {
             return Err(Error::new(Status::OutOfMemory, "no more address reservations are possible in this pool"));
@@ -140,7 +141,7 @@ impl Pool {
         let least = self.whole_pages(bytes)?;
         let mut want = self.options.va_size.max(least).next_multiple_of(self.page);
         loop {
-            match self.driver.va_reserve(self.dev, want, self.page) {
+            match self.driver.va_reserve(self.dev, want + self.page, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
                     // Makes the table the first request needs now, not then: addresses are taken

@@ -115,6 +115,36 @@ fn a_graph_does_not_get_what_its_stream_uses_eagerly() {
     }
 }
 
+/// The same, where memory is wanted ahead and all of what was freed eagerly is just as much.
+#[test]
+fn what_is_mapped_ahead_may_still_be_in_use() {
+    for seed in 1..6 {
+        let rig = Rig::new(late(seed, GIB), page_extents());
+        let (s, t) = (rig.stream(), rig.stream());
+        let arena = rig.pool.open_arena(GraphArenaOptions::default());
+        let block = || [(rig.malloc(16 * MIB, s), 16 * MIB)];
+        let route = begin(&rig, &arena, s);
+        let eager = block();
+        work(&rig, s, "eager", 1, &eager);
+        rig.free(eager[0].0, s);
+        rig.pool.end_route(&route);
+        let route = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 16 * MIB, None).unwrap();
+        rig.host.capture_begin(D, s, CaptureMode::Relaxed).unwrap();
+        let captured = block();
+        work(&rig, s, "graph", 2, &captured);
+        rig.free(captured[0].0, s);
+        let graph = rig.host.capture_end(D, s).unwrap();
+        rig.pool.end_route(&route);
+        rig.host.graph_launch(D, graph, t).unwrap();
+        rig.sync();
+        assert!(rig.host.reports().is_empty(), "{seed}: {:#?}", rig.host.reports());
+        rig.host.graph_destroy(D, graph).unwrap();
+        rig.pool.release_arena(&arena);
+        rig.free(rig.malloc(100, s), s);
+        rig.close();
+    }
+}
+
 /// An eager run that is over before the capture begins leaves it its memory.
 #[test]
 fn a_capture_after_a_finished_eager_run_needs_nothing_more() {

@@ -9,7 +9,6 @@ use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
-use crate::pool::order::Tag;
 use crate::pool::state::{GraphArena, Pool};
 use crate::pool::streams::capture_key;
 use crate::pool::types::{AllocRequest, Rank, Ranked, Want, NONE};
@@ -101,9 +100,9 @@ impl Pool {
         }
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
         let (mut st, r) = self.find_region(heap, heap.lock(), want, &req, None)?.own()?;
-        let addr = st.regions.get(r).addr;
-        // All of it is settled: see `usable`.
-        st.regions.make_ready(r, Tag::SETTLED);
+        // Memory that the stream has freed eagerly may not have settled, and keeps its tag.
+        let (addr, tag) = (st.regions.get(r).addr, st.regions.get(r).order);
+        st.regions.make_ready(r, tag);
         heap.publish(&st);
         Ok(addr)
     }

@@ -126,7 +126,8 @@
  * extent           One physical allocation from the driver, mapped as a whole.
  * region           A range of addresses in one state: live, free, hole, zombie.
  * hole             Reserved addresses with nothing mapped.
- * zombie           The old addresses of memory that has moved, kept until no work can use them.
+ * zombie           The old addresses of memory that has moved, still mapped so that it can come
+ *                  back.
  * stitch           To meet a request by moving free extents to one range of addresses; nothing is
  *                  copied.
  * arena            Allocations that end together, entered and exited like a block of a program. In

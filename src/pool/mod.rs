@@ -22,20 +22,26 @@
 //!
 //! # Words
 //!
+//! `docs/spec/pool.md` (section 2) defines all of them; these are the files that do so in the code.
+//!
 //! - *reservation*, *root*: addresses taken from the driver; *hole*: addresses with nothing mapped
 //!   (`memory/holes.rs`).
 //! - *extent*: physical memory, one driver handle, mapped whole (`memory/extent.rs`).
 //! - *span*: a longest run of mapped addresses in one heap; *region*: a piece of a span, live or
 //!   free (`heap/region.rs`).
 //! - *slab*: a region cut into equal small objects (`heap/slab.rs`, `heap/blocks.rs`).
-//! - *heap*: memory of one stream (`heap/state.rs`); *lane*, *epoch*, *marker*, *settled*: stream
-//!   order (`order/lanes.rs`).
+//! - *heap*: memory of one stream (`heap/state.rs`); *quick list*: blocks freed last, for requests
+//!   of just their sizes (`heap/quick_list.rs`).
+//! - *lane*, *epoch*, *marker*, *settled*: stream order (`order/lanes.rs`); *tag*: a lane and an
+//!   epoch, when memory was last used (`order/tag.rs`); *relay*: a stream of the pool's own, which
+//!   waits for other devices (`streams/other_devices.rs`).
 //! - *stitch*: to map free extents at neighbouring addresses (`remap/stitch.rs` decides what,
 //!   `remap/anchor.rs` where, `remap/extend.rs` does); *grain*: how large new extents are
 //!   (`remap/grain.rs`).
 //! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now, an *old
 //!   address* (`memory/aliases.rs`, `remap/old_addresses.rs`).
-//! - *zombie*: addresses that were never handed out and that the driver would not unmap.
+//! - *zombie*: addresses that were never handed out and that the driver would not unmap
+//!   (`remap/mapping.rs`). The statistic of that name counts dormant aliases as well.
 //! - *flip*: to take dormant aliases back with no driver call (`remap/flip.rs`); *memo*: what to
 //!   take back (`heap/memo.rs`).
 //! - *stock*: physical memory without an address (`memory/stock.rs`).
@@ -43,7 +49,8 @@
 //!   that is in a scope (`heap/members.rs`).
 //! - *capture arena*: memory for CUDA graphs, in heaps that no other heap takes from
 //!   (`graph/arena.rs`); *part*: what one stream has of it (`heap/part.rs`); *route*: which streams
-//!   allocate there (`graph/routes.rs`).
+//!   allocate there (`graph/routes.rs`); *room*: addresses kept for a private heap to grow in
+//!   (`memory/holes.rs`); *shell*: a heap that a released arena left (`graph/shells.rs`).
 //! - *shared heap*: the heap of no stream, which meets large requests of all
 //!   (`remap/shared_heap.rs`).
 //! - *rent*, *buy*: moving memory, or mapping more of it instead (`remap/economy.rs`).
@@ -54,15 +61,16 @@
 //! # Locks
 //!
 //! Locks are taken in this order: `changing`, the capture arenas' locks, the stream registry's
-//! lock, that of the shells, a heap's (`heap/lock.rs`), the core's, the order's; a scope's last. A
-//! thread that holds one heap's lock only tries another's, unless it holds `changing` alone and so
-//! keeps everybody out (`look/still.rs`). Driver calls that wait for the device are made with no
-//! lock held but `changing`, shared. Those that do not wait, such as mapping and creating, may be
-//! made under the lock of the heap they are for.
+//! lock, that of the shells, a heap's (`heap/lock.rs`), the core's, the order's, a scope's; no lock
+//! is taken under one of rank `Leaf` (`types/ranks.rs`). A thread that holds one heap's lock only
+//! tries another's, unless it holds `changing` alone and so keeps everybody out (`look/still.rs`).
+//! Driver calls that wait for the device are made with no lock held but `changing`, shared. Those
+//! that do not wait, such as mapping and creating, may be made under the lock of the heap they are
+//! for.
 //!
 //! # Invariant of the whole
 //!
-//! `reserved == spans + holes + aliases + zombies + dedicated + graves` (addresses) and
+//! `reserved == spans + holes + dormant aliases + zombies + dedicated + graves` (addresses) and
 //! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks
 //! both, and those of every part.
 

@@ -51,7 +51,7 @@ impl Pool {
         let handle = self.create(mapped, flags, req)?;
         // Evictable memory is counted by the code that moves it.
         let counts = guest.is_none();
-        self.place(req, (handle, counts), (mapped, guard, lead), align, guest).inspect_err(|_| {
+        self.map_dedicated(req, (handle, counts), (mapped, guard, lead), align, guest).inspect_err(|_| {
             // If dropping the handle fails as well, nothing changes for the caller.
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
@@ -62,7 +62,7 @@ impl Pool {
     pub(crate) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
         for attempt in 0..3 {
             if attempt == 2 {
-                self.order.drain(&*self.driver, Some(req.stream))?;
+                self.order.drain(&*self.driver, req.stream)?;
             }
             if attempt > 0 {
                 self.make_room(bytes)?;
@@ -88,12 +88,12 @@ impl Pool {
     }
 
     /// Maps a handle at addresses of its own: `mapped` bytes, and behind them `guard` bytes that
-    /// stay unmapped. The allocation starts `lead` bytes into the mapping. `owns` becomes
+    /// stay unmapped. The allocation starts `lead` bytes into the mapping. `counts` becomes
     /// [`Dedicated::counts`].
-    fn place(
+    fn map_dedicated(
         &self,
         req: &AllocRequest,
-        (handle, owns): (PhysHandle, bool),
+        (handle, counts): (PhysHandle, bool),
         (mapped, guard, lead): (u64, u64, u64),
         align: u64,
         guest: Option<Arc<dyn Guest>>,
@@ -136,7 +136,7 @@ impl Pool {
             flags: req.flags,
             align,
             scope: None,
-            counts: owns,
+            counts,
             receipt: None,
         };
         {
@@ -145,7 +145,7 @@ impl Pool {
             let mut core = lock(&*self.core);
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);
-            let receipt = if owns { self.receipt_for(req, mapped) } else { None };
+            let receipt = if counts { self.receipt_for(req, mapped) } else { None };
             core.dedicated.insert(base, Dedicated { scope, receipt, ..dedicated });
         }
         self.add_dedicated_live(mapped, req.size);
@@ -169,10 +169,8 @@ impl Pool {
             None if d.info.stream == StreamHandle::LEGACY => self.mark_stream(StreamHandle::LEGACY),
             None => self.order.mark_context(&*self.driver, None).map(|_| ()),
         };
-        for &user in &d.users {
-            let _ = self.mark_user(user);
-        }
-        let _ = self.bury();
+        self.mark_users(&d.users);
+        let _ = self.release_graves();
         if let Some(guest) = &d.guest {
             guest.gone();
         }
@@ -261,7 +259,7 @@ impl Pool {
         self.counters.mapped.fetch_add(mapped, Relaxed);
         self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
-        self.place(&req, (handle, false), (mapped, 0, 0), self.page, None).map_err(|e| {
+        self.map_dedicated(&req, (handle, false), (mapped, 0, 0), self.page, None).map_err(|e| {
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))

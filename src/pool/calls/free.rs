@@ -258,7 +258,7 @@ impl Pool {
     #[inline(always)]
     fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a, HeapState>> {
         let st = heap.try_lock_quick()?;
-        if st.users.is_empty() && st.tags.is_empty() && st.is_current(&self.order) && st.private.is_none() {
+        if st.users.is_empty() && st.is_current(&self.order) && st.private.is_none() {
             return Some(st);
         }
         None
@@ -317,7 +317,7 @@ impl Pool {
         // With one stream nobody waits for a marker. With more, one can be recorded only on a
         // stream that the caller has named.
         let named = stream.is_some();
-        if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_wanted(heap.lane))) {
+        if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_asked(heap.lane))) {
             self.freed_batch(heap, st, stream);
         }
     }
@@ -326,7 +326,7 @@ impl Pool {
     #[cold]
     fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };
-        if self.order.take_want(heap.lane) {
+        if self.order.take_asked(heap.lane) {
             st.batch.mark_sooner();
         }
         drop(st);

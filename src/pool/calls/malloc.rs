@@ -92,7 +92,7 @@ impl Pool {
                 // Rounded as `malloc_search` rounds. A size beyond any device overflows here and
                 // finds nothing.
                 let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
-                let r = match st.take_quick(rounded) {
+                let r = match st.take_quick(rounded, GRANULE) {
                     Some(r) => r,
                     None => cut_ready(&mut st, rounded)?,
                 };

@@ -25,12 +25,17 @@ impl Pool {
     /// it, and on the freeing stream if a batch is full or a heap waits. Touches only streams that
     /// the caller guarantees to be alive.
     pub(crate) fn mark_free(&self, size: u64, lane: u32, stream: Option<StreamHandle>, users: &[u32]) {
+        self.mark_users(users);
+        let Some(stream) = stream else { return };
+        if !users.is_empty() || self.order.due(lane, size) || self.order.take_asked(lane) || self.is_relay(stream) {
+            let _ = self.mark_stream(stream);
+        }
+    }
+
+    /// Like [`Self::mark_user`], for several. A later context marker makes up for those that fail.
+    pub(crate) fn mark_users(&self, users: &[u32]) {
         for &user in users {
             let _ = self.mark_user(user);
-        }
-        let Some(stream) = stream else { return };
-        if !users.is_empty() || self.order.due(lane, size) || self.order.take_want(lane) || self.is_relay(stream) {
-            let _ = self.mark_stream(stream);
         }
     }
 

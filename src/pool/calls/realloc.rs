@@ -58,7 +58,7 @@ impl Pool {
                     st.resize_object(slab, number, size);
                     return Ok(Resized::Here);
                 }
-                let (tag, scope) = (st.tags.get(&ptr).copied().unwrap_or(0), st.scope_at(place));
+                let (tag, scope) = (st.user_tags.get(&ptr).copied().unwrap_or(0), st.scope_at(place));
                 // The new object is aligned at least as the old one's class was.
                 let align = (usable & usable.wrapping_neg()).min(SLOT);
                 Relocation { usable, align, tag, flags, scope }

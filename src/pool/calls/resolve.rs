@@ -18,12 +18,12 @@ impl Pool {
     }
 }
 
-/// Meeting another thread at a lock counts if it is within this many allocations from the heap of
-/// the last meeting.
-const MEETING: u64 = 64;
+/// Finding the lock of a heap taken counts if it is within this many of the heap's allocations from
+/// the last time.
+const COLLIDING: u64 = 64;
 
-/// After this many meetings that count, the thread moves to another heap.
-const MEETINGS: u32 = 8;
+/// After this many collisions that count, the thread moves to another heap.
+const COLLISIONS: u32 = 8;
 
 impl Pool {
     /// The heap of a live stream that the caller has just named.
@@ -79,13 +79,14 @@ impl Pool {
     /// Asks the driver which stream it is, and fills the cache's place.
     #[cold]
     fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<(&Heap, Option<Routed>)> {
-        let met = self.order.captures.changes();
+        // Read before the questions: a capture met meanwhile makes the place void.
+        let changes = self.order.captures.changes();
         // The cache keeps nothing of a stream that allocates from a capture arena.
         if let Some((heap, routed)) = self.routed_heap(stream)? {
             return Ok((heap, Some(routed)));
         }
         let Now::Idle(id) = self.now(stream)? else {
-            return match self.unclaimed(stream)? {
+            return match self.report_unclaimed(stream)? {
                 Some((heap, routed)) => Ok((heap, Some(routed))),
                 None => Ok((self.captured_heap(stream)?, None)),
             };
@@ -102,7 +103,7 @@ impl Pool {
         p.id.set(id);
         p.heap.set(heap.number);
         p.lane.set(heap.lane);
-        p.captures.set(met);
+        p.captures.set(changes);
         p.check.set(match stream {
             StreamHandle::LEGACY => Check::Never,
             // The watch is tested first: the driver has just said what it must show.
@@ -134,9 +135,9 @@ impl Pool {
             if p.pool.get() != self.number || p.heap.get() != heap.number || heap.of_captures {
                 return false;
             }
-            let again = mallocs.wrapping_sub(p.met_at.replace(mallocs)) <= MEETING;
-            p.met.set(if again { p.met.get() + 1 } else { 0 });
-            p.met.get() >= MEETINGS
+            let again = mallocs.wrapping_sub(p.collided_at.replace(mallocs)) <= COLLIDING;
+            p.collisions.set(if again { p.collisions.get() + 1 } else { 0 });
+            p.collisions.get() >= COLLISIONS
         });
         if !move_on {
             return (heap, st);
@@ -146,7 +147,7 @@ impl Pool {
         CACHE.with(|c| {
             let p = &c[slot(stream)];
             p.heap.set(other.number);
-            p.met.set(0);
+            p.collisions.set(0);
         });
         (other, other.lock_quick())
     }

@@ -24,7 +24,7 @@ impl Pool {
         Arc::new(GraphArena {
             options,
             counts: Arc::default(),
-            members: Ranked::new(Rank::Arena, Vec::new()),
+            parts: Ranked::new(Rank::Arena, Vec::new()),
             released: AtomicBool::new(false),
         })
     }
@@ -33,15 +33,15 @@ impl Pool {
     /// device so far; live blocks stay live. Routes to it end. Further calls do nothing.
     pub fn release_arena(&self, arena: &GraphArena) {
         self.end_routes(arena);
-        let members = {
-            let mut members = lock(&arena.members);
+        let parts = {
+            let mut parts = lock(&arena.parts);
             arena.released.store(true, Release);
-            std::mem::take(&mut *members)
+            std::mem::take(&mut *parts)
         };
-        for number in members.iter().flat_map(|m| lock(&m.heaps).clone()) {
+        for number in parts.iter().flat_map(|m| lock(&m.heaps).clone()) {
             self.make_public(number);
         }
-        members.iter().for_each(|m| m.forget_capture(&self.order));
+        parts.iter().for_each(|m| m.forget_capture(&self.order));
     }
 
     /// Like [`Pool::malloc_search`], from the heap of a stream that allocates from an arena. If the
@@ -72,16 +72,16 @@ impl Pool {
 
     /// An arena's counters.
     pub fn arena_stats(&self, arena: &GraphArena) -> GraphArenaStats {
-        let members = lock(&arena.members).clone();
+        let parts = lock(&arena.parts).clone();
         let c = &arena.counts;
         let mut s = GraphArenaStats {
             total: c.total.load(Relaxed),
             allocations: c.allocations.load(Relaxed),
             deviations: c.deviations.load(Relaxed),
-            streams: members.len() as u64,
+            streams: parts.len() as u64,
             ..GraphArenaStats::default()
         };
-        for m in &members {
+        for m in &parts {
             for heap in self.heaps_of(&m.heaps) {
                 let st = heap.lock();
                 s.mapped += st.extents.bytes();
@@ -97,6 +97,6 @@ impl Pool {
     /// The records of each stream's large allocations, in the order in which the streams came.
     /// `None` for all if the arena does not record.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
-        lock(&arena.members).iter().map(|m| lock(&m.notes).lives.clone()).collect()
+        lock(&arena.parts).iter().map(|m| lock(&m.notes).lives.clone()).collect()
     }
 }

@@ -20,14 +20,14 @@ const USUAL_ROOM: u64 = 16 * size::GIB;
 
 impl Pool {
     /// The arena's part for a stream, made if the stream is new to it.
-    pub(crate) fn member(&self, arena: &GraphArena, stream: StreamHandle, now: Now) -> Result<Arc<StreamPart>> {
+    pub(crate) fn part_for(&self, arena: &GraphArena, stream: StreamHandle, now: Now) -> Result<Arc<StreamPart>> {
         let key = capture_key(stream);
-        let mut members = lock(&arena.members);
+        let mut parts = lock(&arena.parts);
         if arena.released.load(Acquire) {
             return Err(Error::invalid("the capture's memory has been released; begin another capture"));
         }
-        if let Some(member) = members.iter().find(|m| m.key == key) {
-            return Ok(member.clone());
+        if let Some(part) = parts.iter().find(|m| m.key == key) {
+            return Ok(part.clone());
         }
         let room = self.keep_room(arena.options.reserve)?;
         let heap = match self.empty_heap(stream) {
@@ -38,7 +38,7 @@ impl Pool {
             }
         };
         let record = arena.options.record;
-        let member = Arc::new(StreamPart {
+        let part = Arc::new(StreamPart {
             key,
             lane: heap.lane,
             monotone: arena.options.monotone,
@@ -49,17 +49,17 @@ impl Pool {
             counts: arena.counts.clone(),
         });
         let mut st = heap.lock();
-        st.private = Some(member.clone());
+        st.private = Some(part.clone());
         st.room = room;
         drop(st);
         lock(&arena.counts.heaps).push(heap.number);
-        members.push(member.clone());
-        Ok(member)
+        parts.push(part.clone());
+        Ok(part)
     }
 
     /// The heap a stream's allocations come from.
-    pub(crate) fn member_heap(&self, member: &StreamPart) -> Result<&Heap> {
-        self.heaps_of(&member.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
+    pub(crate) fn part_heap(&self, part: &StreamPart) -> Result<&Heap> {
+        self.heaps_of(&part.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
 
     /// Keeps addresses to grow in, and returns their start and end. If none are asked for and the
@@ -88,8 +88,8 @@ impl Pool {
     }
 
     /// Maps `bytes` for a stream of the arena ahead.
-    pub(crate) fn map_ahead(&self, member: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
-        let heap = self.member_heap(member)?;
+    pub(crate) fn map_ahead(&self, part: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
+        let heap = self.part_heap(part)?;
         self.find_span(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 
@@ -101,28 +101,28 @@ impl Pool {
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
         let (mut st, r) = self.find_region(heap, heap.lock(), want, &req, None)?.own()?;
         // Memory that the stream has freed eagerly may not have settled, and keeps its tag.
-        let (addr, tag) = (st.regions.get(r).addr, st.regions.get(r).order);
+        let (addr, tag) = (st.regions.get(r).addr, st.regions.get(r).tag);
         st.regions.make_ready(r, tag);
         heap.publish(&st);
         Ok(addr)
     }
 
     /// Makes the stream's large allocations go where the layout has them from now on.
-    pub(crate) fn lay_out(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
+    pub(crate) fn lay_out(&self, part: &Arc<StreamPart>, stream: StreamHandle, span: &Arc<Span>) -> Result<()> {
         let (heap, base) = match span.bytes {
             // A layout of no large allocations.
             0 => (NONE, 0),
-            _ => self.memory_for(member, stream, span)?,
+            _ => self.memory_for(part, stream, span)?,
         };
-        lock(&member.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
+        lock(&part.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
         Ok(())
     }
 
     /// A heap of the part with memory for the layout, and where the layout starts.
-    fn memory_for(&self, member: &Arc<StreamPart>, stream: StreamHandle, span: &Span) -> Result<(u32, u64)> {
-        let want = Want::new(span.bytes, span.align.max(GRANULE), (stream, member.lane));
+    fn memory_for(&self, part: &Arc<StreamPart>, stream: StreamHandle, span: &Span) -> Result<(u32, u64)> {
+        let want = Want::new(span.bytes, span.align.max(GRANULE), (stream, part.lane));
         // A layout that an earlier graph of the arena was captured with may have left its memory.
-        let before = self.heaps_of(&member.heaps).skip(1).find_map(|heap| {
+        let before = self.heaps_of(&part.heaps).skip(1).find_map(|heap| {
             let mut st = heap.lock();
             st.settle(&self.order, &self.index);
             let r = st.regions.find(want.size, want.align, |_| true)?;
@@ -132,15 +132,15 @@ impl Pool {
             return Ok(found);
         }
         let heap = self.empty_heap(stream)?;
-        heap.lock().private = Some(member.clone());
+        heap.lock().private = Some(part.clone());
         let base = self.find_span(heap, Want { lane: heap.lane, ..want });
         let base = base.inspect_err(|_| {
             // No other thread has come to know it as the part's.
             heap.lock().private = None;
             self.make_public(heap.number);
         })?;
-        lock(&member.heaps).push(heap.number);
-        lock(&member.counts.heaps).push(heap.number);
+        lock(&part.heaps).push(heap.number);
+        lock(&part.counts.heaps).push(heap.number);
         Ok((heap.number, base))
     }
 }
@@ -191,8 +191,8 @@ mod tests {
         let heap_for = |bytes| {
             let span = Arc::new(Span { bytes, align: 512, placed: Vec::new() });
             let route = pool.begin_route(&arena, WhichStreams::Handle(stream), 0, Some(&span)).unwrap();
-            let member = lock(&arena.members)[0].clone();
-            let heap = lock(&member.notes).plan.as_ref().map(|plan| plan.heap);
+            let part = lock(&arena.parts)[0].clone();
+            let heap = lock(&part.notes).plan.as_ref().map(|plan| plan.heap);
             pool.end_route(&route);
             heap
         };

@@ -9,20 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 impl Pool {
     /// Allocates a large block where the layout has it, if the layout has one and the place is
     /// free.
-    pub(crate) fn place_as_planned(
-        &self,
-        member: &StreamPart,
-        req: &AllocRequest,
-        size: u64,
-        align: u64,
-    ) -> Option<u64> {
+    pub(crate) fn place_as_planned(&self, part: &StreamPart, req: &AllocRequest, size: u64, align: u64) -> Option<u64> {
         let align = align.max(GRANULE);
-        let (heap, addr) = lock(&member.notes).next_place(size, align, &member.counts)?;
+        let (heap, addr) = lock(&part.notes).next_place(size, align, &part.counts)?;
         let heap = self.heap(heap)?;
         let mut st = heap.lock();
         st.settle(&self.order, &self.index);
         let Some(r) = st.regions.ready_around(addr, addr + size, NONE) else {
-            member.counts.deviations.fetch_add(1, Relaxed);
+            part.counts.deviations.fetch_add(1, Relaxed);
             return None;
         };
         let cut = st.regions.cut(r, addr, size);

@@ -47,17 +47,17 @@ impl Pool {
                     captures.over(|| key);
                     self.settle_shells(stream)?;
                 }
-                let member = self.member(arena, stream, now)?;
-                self.begin_use(&member, stream, now)?;
+                let part = self.part_for(arena, stream, now)?;
+                self.begin_use(&part, stream, now)?;
                 if bytes > 0 {
-                    self.map_ahead(&member, stream, bytes)?;
+                    self.map_ahead(&part, stream, bytes)?;
                 }
                 match span {
-                    Some(span) => self.lay_out(&member, stream, span)?,
-                    None => lock(&member.notes).plan = None,
+                    Some(span) => self.lay_out(&part, stream, span)?,
+                    None => lock(&part.notes).plan = None,
                 }
                 let time = if now == Now::Captured { captures.met(key) } else { captures.announced(key) };
-                lock(&member.user).met = time;
+                lock(&part.user).met = time;
                 Which::Handle { stream, key, began: now }
             }
         };
@@ -212,10 +212,10 @@ impl Pool {
     #[cold]
     fn find_routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
         let Some((route, now)) = self.route_of(stream)? else { return Ok(None) };
-        match self.member(&route.arena, stream, now) {
+        match self.part_for(&route.arena, stream, now) {
             Ok(part) => {
                 self.use_part(&part, now)?;
-                Ok(Some((self.member_heap(&part)?, Routed { route, part })))
+                Ok(Some((self.part_heap(&part)?, Routed { route, part })))
             }
             // The arena was released meanwhile.
             Err(_) if route.is_over() => Ok(None),
@@ -224,7 +224,7 @@ impl Pool {
     }
 
     /// Reports a captured stream that no route claims. Returns its heap if one claims it now.
-    pub(crate) fn unclaimed(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
+    pub(crate) fn report_unclaimed(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
         match self.unclaimed.get() {
             None => Ok(None),
             Some(f) => {

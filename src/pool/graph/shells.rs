@@ -70,7 +70,7 @@ impl Pool {
         }
         let whole = |&r: &u32| {
             let g = st.regions.get(r);
-            g.state == State::Ready && st.regions.is_edge(g.next) && self.order.settled(g.order)
+            g.state == State::Ready && st.regions.is_edge(g.next) && self.order.settled(g.tag)
         };
         if !spans.iter().all(whole) {
             return false;

@@ -158,10 +158,10 @@ mod tests {
         let capture = || {
             let route = pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).unwrap();
             let malloc = |stream, size| {
-                let part = pool.member(&arena, stream, Now::Captured).unwrap();
+                let part = pool.part_for(&arena, stream, Now::Captured).unwrap();
                 pool.use_part(&part, Now::Captured).unwrap();
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
-                pool.malloc_captured(pool.member_heap(&part).unwrap(), &Routed { route: route.clone(), part }, &req, 16)
+                pool.malloc_captured(pool.part_heap(&part).unwrap(), &Routed { route: route.clone(), part }, &req, 16)
                     .unwrap()
             };
             let made = [(s, 100), (t, 100), (s, MIB), (t, MIB)].map(|(stream, size)| malloc(stream, size));
@@ -190,13 +190,13 @@ mod tests {
         let arena = pool.open_arena(GraphArenaOptions::default());
         let begin = |_| pool.begin_route(&arena, WhichStreams::Filter(Box::new(|_| true)), 0, None).unwrap();
         let routes = [0, 1].map(begin);
-        let part = pool.member(&arena, stream, Now::Captured).unwrap();
+        let part = pool.part_for(&arena, stream, Now::Captured).unwrap();
         let mut kept = [Vec::new(), Vec::new()];
         for i in 0..20 * MANY {
             pool.use_part(&part, Now::Captured).unwrap();
             let req = AllocRequest { size: 4096, stream, ..AllocRequest::default() };
             let routed = Routed { route: routes[i % 2].clone(), part: part.clone() };
-            let p = pool.malloc_captured(pool.member_heap(&part).unwrap(), &routed, &req, 16).unwrap();
+            let p = pool.malloc_captured(pool.part_heap(&part).unwrap(), &routed, &req, 16).unwrap();
             match i % 307 {
                 0 => kept[i % 2].push(p),
                 _ => pool.free(p, None).unwrap(),

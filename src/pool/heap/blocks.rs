@@ -67,7 +67,7 @@ impl HeapState {
     #[inline]
     pub(crate) fn note_tag(&mut self, addr: u64, tag: u64) {
         if tag != 0 {
-            self.tags.insert(addr, tag);
+            self.user_tags.insert(addr, tag);
         }
     }
 
@@ -130,16 +130,16 @@ impl HeapState {
         }
     }
 
-    /// Counts the free of a live object, and removes it from its scope and from `tags`. `false` if
-    /// there is no such slab.
+    /// Counts the free of a live object, and removes it from its scope and from `user_tags`.
+    /// `false` if there is no such slab.
     #[inline(always)]
     fn object_leaves(&mut self, slab: u32, number: u32) -> bool {
         let Some(s) = self.slabs.try_get(slab) else { return false };
         let (size, addr, object) = (s.size, s.addr_of(number), s.object(number));
         let requested = u64::from(object.requested);
         self.note_freed(size, requested);
-        if !self.tags.is_empty() {
-            self.tags.remove(&addr);
+        if !self.user_tags.is_empty() {
+            self.user_tags.remove(&addr);
         }
         if object.member != NO_MEMBER {
             self.members.leave(object.member, requested);

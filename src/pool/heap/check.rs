@@ -39,7 +39,7 @@ impl HeapState {
                         ensure!(listed.remove(&r), "waiting region {:#x} has no entry in the waiting list", g.addr);
                     }
                     State::Ready | State::Quick => {
-                        let own = g.order == Tag::SETTLED || g.order.lane() == self.lane;
+                        let own = g.tag == Tag::SETTLED || g.tag.lane() == self.lane;
                         ensure!(own, "ready region {:#x} is of another stream's order", g.addr);
                     }
                     _ => {}

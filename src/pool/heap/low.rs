@@ -53,6 +53,8 @@ impl Low {
     /// Notes that extents have moved in a heap of `bytes`, of which `live` are live.
     pub(crate) fn note_move(&mut self, live: u64, bytes: u64) {
         let least = std::mem::replace(&mut self.least, live);
+        // A peak says nothing if it was less than half of what the heap has, or had at its last
+        // fresh start.
         if least <= self.high / NEARLY_EMPTY && self.high >= self.had.max(bytes) / 2 {
             self.times = self.times.saturating_add(1);
             if self.times > self.patience {

@@ -71,7 +71,7 @@ impl HeapState {
         let Known { addr: base, size: usable, requested, id, .. } = self.at(place);
         let (stream, tag) = match place {
             Place::Block { region } => (self.regions.block(region).stream, self.regions.block(region).tag),
-            Place::Object { .. } => (of_objects, self.tags.get(&base).copied().unwrap_or(0)),
+            Place::Object { .. } => (of_objects, self.user_tags.get(&base).copied().unwrap_or(0)),
         };
         AllocInfo { base, requested, usable, device, stream, id, tag, flags: AllocFlags::default() }
     }
@@ -168,8 +168,7 @@ impl HeapState {
         }
     }
 
-    /// Starts counting: from now on there are no hits, and every allocation without a receipt gets
-    /// one.
+    /// Starts counting: from now on no allocation is a hit, and each without a receipt gets one.
     pub(crate) fn start_counting(&mut self, counter: &Arc<dyn Counter>, of_objects: StreamHandle) {
         self.counter = Some(counter.clone());
         for place in self.live().collect::<Vec<_>>() {

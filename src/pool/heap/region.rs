@@ -32,6 +32,9 @@ pub(crate) fn block_size(requested: u64) -> Result<u64> {
 /// How many regions of one bin a search looks at.
 const LOOK: usize = 12;
 
+/// How many regions of all bins together a search looks at.
+const LOOKS: usize = 64;
+
 /// What a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -83,7 +86,7 @@ pub(crate) struct Region {
     bin_next: u32,
     pub(crate) state: State,
     /// If ready, quick or waiting: when it was last used.
-    pub(crate) order: Tag,
+    pub(crate) tag: Tag,
 }
 
 impl Region {
@@ -210,7 +213,7 @@ impl Regions {
     pub(crate) fn find(&self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         let fits = |r: &Region| r.holds(size, align) && accept(r);
         let mut bin = self.bins.next_used(Bins::index(size));
-        let mut looks = 64usize;
+        let mut looks = LOOKS;
         while let Some(b) = bin {
             let mut best: Option<(u64, u32)> = None;
             for r in self.bin(b).take(LOOK.min(looks)) {
@@ -240,10 +243,10 @@ impl Regions {
     /// Frees a live block into the quick list, for the next request of `size` bytes. Returns the
     /// region that this pushes out, for [`Self::join`].
     #[inline]
-    pub(crate) fn make_quick(&mut self, r: u32, size: u64, order: Tag) -> Option<u32> {
+    pub(crate) fn make_quick(&mut self, r: u32, size: u64, tag: Tag) -> Option<u32> {
         let region = self.get_mut(r);
         region.state = State::Quick;
-        region.order = order;
+        region.tag = tag;
         self.ready_bytes += region.size;
         self.quick.put(size, r)
     }
@@ -272,9 +275,9 @@ impl Regions {
 
     /// Makes a region that just left the quick list ready.
     pub(crate) fn join(&mut self, r: u32) {
-        let (size, order) = (self.get(r).size, self.get(r).order);
+        let (size, tag) = (self.get(r).size, self.get(r).tag);
         self.ready_bytes -= size;
-        self.make_ready(r, order);
+        self.make_ready(r, tag);
     }
 
     /// Whether the quick list is empty, which every search but an exact one requires.
@@ -293,7 +296,7 @@ impl Regions {
             bin_prev: NONE,
             bin_next: NONE,
             state: State::Live,
-            order: Tag::SETTLED,
+            tag: Tag::SETTLED,
         };
         let Some(r) = self.vacant.pop() else { return self.grow(region) };
         *self.get_mut(r) = region;
@@ -333,7 +336,7 @@ impl Regions {
     }
 
     /// Makes a region ready that is in no bin and has no ready neighbours.
-    pub(crate) fn put_back(&mut self, r: u32, order: Tag) {
+    pub(crate) fn put_back(&mut self, r: u32, tag: Tag) {
         let size = self.get(r).size;
         let head = self.bins.push(Bins::index(size), r);
         if head != NONE {
@@ -341,7 +344,7 @@ impl Regions {
         }
         self.ready_bytes += size;
         let region = self.get_mut(r);
-        (region.state, region.order) = (State::Ready, order);
+        (region.state, region.tag) = (State::Ready, tag);
         (region.bin_prev, region.bin_next) = (NONE, head);
     }
 
@@ -410,23 +413,23 @@ pub(crate) struct Cut {
 impl Regions {
     /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined
     /// region.
-    pub(crate) fn make_ready(&mut self, r: u32, mut order: Tag) -> u32 {
-        let r = self.join_ready(r, &mut order);
-        self.put_back(r, order);
+    pub(crate) fn make_ready(&mut self, r: u32, mut tag: Tag) -> u32 {
+        let r = self.join_ready(r, &mut tag);
+        self.put_back(r, tag);
         r
     }
 
-    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `order` becomes
+    /// Joins a region (not in a bin) with ready neighbours, which leave their bins; `tag` becomes
     /// the latest of theirs.
-    fn join_ready(&mut self, mut r: u32, order: &mut Tag) -> u32 {
+    fn join_ready(&mut self, mut r: u32, tag: &mut Tag) -> u32 {
         let (prev, next) = (self.get(r).prev, self.get(r).next);
         if self.get(next).state == State::Ready {
-            *order = order.later(self.get(next).order);
+            *tag = tag.later(self.get(next).tag);
             self.unlink_bin(next);
             self.absorb_next(r);
         }
         if self.get(prev).state == State::Ready {
-            *order = order.later(self.get(prev).order);
+            *tag = tag.later(self.get(prev).tag);
             self.unlink_bin(prev);
             self.absorb_next(prev);
             r = prev;
@@ -434,12 +437,12 @@ impl Regions {
         r
     }
 
-    /// Joins a live region, last used at `order`, with ready neighbours into a live one, for
+    /// Joins a live region, last used at `tag`, with ready neighbours into a live one, for
     /// [`Self::cut_loose`] to cut. This saves putting it into a bin and taking it out again.
-    pub(crate) fn take_neighbours(&mut self, r: u32, mut order: Tag) -> u32 {
-        let r = self.join_ready(r, &mut order);
+    pub(crate) fn take_neighbours(&mut self, r: u32, mut tag: Tag) -> u32 {
+        let r = self.join_ready(r, &mut tag);
         let region = self.get_mut(r);
-        (region.state, region.order) = (State::Live, order);
+        (region.state, region.tag) = (State::Live, tag);
         r
     }
 
@@ -460,12 +463,12 @@ impl Regions {
         let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
         debug_assert!(size > 0 && size < old);
         let right = self.alloc(addr + size, old - size);
-        let (state, order) = (self.get(r).state, self.get(r).order);
+        let (state, tag) = (self.get(r).state, self.get(r).tag);
         let region = self.get_mut(right);
         region.prev = r;
         region.next = next;
         region.state = state;
-        region.order = order;
+        region.tag = tag;
         self.get_mut(r).next = right;
         self.get_mut(r).size = size;
         self.get_mut(next).prev = right;
@@ -481,9 +484,9 @@ impl Regions {
 
     /// Like [`Self::cut`], out of a live region of which nothing else is in use.
     pub(crate) fn cut_loose(&mut self, r: u32, addr: u64, size: u64) -> u32 {
-        let order = self.get(r).order;
+        let tag = self.get(r).tag;
         let Cut { lead, block, rest } = self.cut_apart(r, addr, size);
-        lead.into_iter().chain(rest).for_each(|part| self.put_back(part, order));
+        lead.into_iter().chain(rest).for_each(|part| self.put_back(part, tag));
         block
     }
 
@@ -560,13 +563,13 @@ impl Regions {
     /// left of the region stays ready; the part before, if any, keeps the number.
     pub(crate) fn take_out(&mut self, r: u32, addr: u64, stop: u64) {
         let region = self.get(r);
-        let (start, end, prev, next, order) = (region.addr, region.end(), region.prev, region.next, region.order);
+        let (start, end, prev, next, tag) = (region.addr, region.end(), region.prev, region.next, region.tag);
         self.take_ready(r);
         if stop < end {
             let right = self.alloc(stop, end - stop);
             self.link(right, next);
             self.close(right, stop, false);
-            self.put_back(right, order);
+            self.put_back(right, tag);
         } else {
             self.close(next, stop, false);
         }
@@ -576,7 +579,7 @@ impl Regions {
         } else {
             self.get_mut(r).size = addr - start;
             self.close(r, addr, true);
-            self.put_back(r, order);
+            self.put_back(r, tag);
         }
     }
 

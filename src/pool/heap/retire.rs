@@ -19,7 +19,7 @@ impl HeapState {
             self.wait_anew(tag);
         }
         let waits = |last: Tag| graphs || !order.settled(last);
-        let ready: Vec<u32> = self.regions.ready_from(GRANULE).filter(|&r| waits(self.regions.get(r).order)).collect();
+        let ready: Vec<u32> = self.regions.ready_from(GRANULE).filter(|&r| waits(self.regions.get(r).tag)).collect();
         for r in ready {
             self.regions.take_ready(r);
             self.wait_for(r, &[tag]);

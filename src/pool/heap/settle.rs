@@ -12,7 +12,7 @@ impl HeapState {
     pub(crate) fn wait_anew(&mut self, tag: Tag) {
         for wait in std::mem::take(&mut self.waiting.queues).into_iter().flat_map(|q| q.1) {
             if let Item::Region(r) = wait.item {
-                self.regions.get_mut(r).order = tag;
+                self.regions.get_mut(r).tag = tag;
             }
             self.waiting.push(Wait { tag, item: wait.item, also: Vec::new() });
         }
@@ -68,12 +68,13 @@ impl HeapState {
         if self.is_monotone() {
             return any;
         }
+        // A queue that is added meanwhile need not be visited: its tag has not settled.
         for q in 0..self.waiting.queues.len() {
             while let Some(mut wait) = self.waiting.pop_settled(q, order) {
                 wait.also.retain(|&tag| !order.settled(tag));
                 if let Some(&next) = wait.also.last() {
                     if let Item::Region(r) = wait.item {
-                        self.regions.get_mut(r).order = next;
+                        self.regions.get_mut(r).tag = next;
                     }
                     self.waiting.push(Wait { tag: next, ..wait });
                     continue;
@@ -118,7 +119,7 @@ impl HeapState {
             let (Some(&first), Some(&last)) = (group.first(), group.last()) else { continue };
             let (start, stop) = (self.regions.get(first).addr, self.regions.get(last).end());
             let Some((addr, end)) = self.extents.tiled(start, stop) else { continue };
-            let tag = group.iter().fold(Tag::SETTLED, |tag, &r| tag.later(self.regions.get(r).order));
+            let tag = group.iter().fold(Tag::SETTLED, |tag, &r| tag.later(self.regions.get(r).tag));
             self.waiting_bytes -= stop - start;
             for &r in group {
                 self.regions.get_mut(r).state = State::Live;
@@ -141,7 +142,7 @@ impl HeapState {
         let fits = |r: &Region| r.addr.is_multiple_of(align) && r.size >= size;
         let own = self.waiting_of(lane, order).filter(|&r| fits(self.regions.get(r)));
         let best = own.min_by_key(|&r| self.regions.get(r).size)?;
-        let tag = self.regions.get(best).order;
+        let tag = self.regions.get(best).tag;
         self.waiting_bytes -= self.regions.get(best).size;
         self.regions.get_mut(best).state = State::Live;
         self.forget_taken(lane);

@@ -16,12 +16,12 @@ use crate::pool::heap::low::Low;
 use crate::pool::heap::members::Members;
 use crate::pool::heap::memo::Memo;
 use crate::pool::heap::part::StreamPart;
-use crate::pool::heap::region::{Region, Regions, State, GRANULE, MIN_SPLIT};
+use crate::pool::heap::region::{Region, Regions, State, MIN_SPLIT};
 use crate::pool::heap::slab::Slabs;
 use crate::pool::heap::waiting::{Item, Waiting};
 use crate::pool::memory::Extents;
 use crate::pool::order::{Order, OwnBatch, Tag};
-use crate::pool::types::Counter;
+use crate::pool::types::{Counter, Want};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -165,7 +165,7 @@ pub(crate) struct HeapState {
     /// Other lanes that use a live block (`record_stream`), by its address.
     pub(crate) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.
-    pub(crate) tags: HashMap<u64, u64>,
+    pub(crate) user_tags: HashMap<u64, u64>,
     pub(crate) learnt: Learnt,
     pub(crate) regions: Regions,
     pub(crate) slabs: Slabs,
@@ -228,18 +228,18 @@ impl HeapState {
     /// just this size, or else the best ready one, cut to size.
     #[inline]
     pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
-        if let Some(r) = self.regions.take_quick(size, align) {
-            self.note_taken();
+        if let Some(r) = self.take_quick(size, align) {
             return Some(r);
         }
         self.regions.tidy();
         self.cut_for(size, align)
     }
 
-    /// The region last freed by a request of just this size, live.
+    /// The region last freed by a request of just this size, live, if it starts at a multiple of
+    /// `align`.
     #[inline]
-    pub(crate) fn take_quick(&mut self, size: u64) -> Option<u32> {
-        let r = self.regions.take_quick(size, GRANULE)?;
+    pub(crate) fn take_quick(&mut self, size: u64, align: u64) -> Option<u32> {
+        let r = self.regions.take_quick(size, align)?;
         self.note_taken();
         Some(r)
     }
@@ -286,6 +286,18 @@ impl HeapState {
         let (end, back) = (region.end(), (region.end() - size) & !(align - 1));
         let (in_front, behind) = (self.extents.whole_bytes(start, back), self.extents.whole_bytes(start + size, end));
         (if in_front > behind { back } else { start }, size)
+    }
+
+    /// Cuts a request, if there is one, out of a live region of which nothing else is in use.
+    /// Returns its region, or else all of it, and what is left, which stays live until the caller
+    /// puts it back.
+    pub(crate) fn cut_run(&mut self, region: u32, want: Option<Want>) -> (u32, impl Iterator<Item = u32>) {
+        let cut = want.map(|w| {
+            let (from, size) = self.place_in(region, w.size, w.align);
+            self.regions.cut_apart(region, from, size)
+        });
+        let left = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
+        (cut.map_or(region, |c| c.block), left.into_iter().flatten())
     }
 
     /// Whether the neighbour behind a free region is a live block, newer than what lies in front.
@@ -369,10 +381,11 @@ impl HeapState {
 pub(crate) struct Learnt {
     pub(crate) memo: Memo,
     pub(crate) fresh_starts: FreshStarts,
-    /// The most that `live_bytes` was at a growth since the heap last started afresh.
+    /// The most that `live_bytes` was at a growth since the last fresh start that was in no doubt
+    /// ([`FreshStarts::doubt`]). Giving memory back lowers it.
     pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for the heap since it last started afresh. Does not count
-    /// bytes taken back with no driver call.
+    /// Bytes mapped to other addresses for the heap since then; lowered with the peak. Does not
+    /// count bytes taken back with no driver call.
     pub(crate) remapped: u64,
     /// Whether it gave up old addresses when it last ran short.
     pub(crate) gives_up: bool,
@@ -433,7 +446,7 @@ impl HeapState {
         self.waiting.enqueue(Item::Region(region), tags);
         let r = self.regions.get_mut(region);
         r.state = State::Waiting;
-        r.order = tags.first().copied().unwrap_or(Tag::SETTLED);
+        r.tag = tags.first().copied().unwrap_or(Tag::SETTLED);
         self.waiting_bytes += r.size;
     }
 }

@@ -104,8 +104,8 @@ impl Pool {
                             let Block { requested, id, tag, stream, .. } = *st.regions.block(r);
                             (Is::Live, About::Block { requested, id, tag, stream })
                         }
-                        State::Ready | State::Quick => (Is::Free(self.order.settled(g.order)), About::Used(g.order)),
-                        State::Waiting => (Is::Waiting, About::Used(g.order)),
+                        State::Ready | State::Quick => (Is::Free(self.order.settled(g.tag)), About::Used(g.tag)),
+                        State::Waiting => (Is::Waiting, About::Used(g.tag)),
                         State::Slab | State::Vacant | State::Edge => continue,
                     };
                     view.pieces.push(Piece { address: g.addr, bytes: g.size, is, about });

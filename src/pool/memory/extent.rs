@@ -77,7 +77,8 @@ impl Extents {
         if from >= end {
             return 0;
         }
-        // An extent ends where the next one starts.
+        // An extent ends where the next one starts. If none starts at `end`, the last one goes on
+        // beyond it and is not whole.
         let stop = match end.is_multiple_of(page) && self.pages.first(end, end + page).is_some() {
             true => Some(end),
             false => self.pages.last(from, end),

@@ -115,7 +115,7 @@ impl<T: Copy> Pages<T> {
     }
 
     /// Puts the entries back that [`Self::take_all`] took out of `[addr, end)`, if there are just
-    /// as many as expected.
+    /// as many as expected: then they are the same, because what replaced any was forgotten.
     pub(crate) fn put_back(&mut self, addr: u64, end: u64, expected: usize) -> bool {
         let known = |(n, mask): (u64, u64)| self.leaves.get(&n).map_or(0, |l| (l.known & mask).count_ones() as usize);
         if self.split(addr, end).map(known).sum::<usize>() != expected {

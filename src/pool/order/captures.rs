@@ -32,7 +32,7 @@ pub(crate) struct Captures {
     /// Streams that were being captured when they were last named, or whose capture was announced.
     keys: Apart<Ranked<KnownCaptures>>,
     /// The latest time in `keys`, counted from 1.
-    met: AtomicU64,
+    clock: AtomicU64,
 }
 
 impl Default for Captures {
@@ -41,7 +41,7 @@ impl Default for Captures {
             count: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             keys: Apart(Ranked::new(Rank::Captures, HashMap::new())),
-            met: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
         }
     }
 }
@@ -58,7 +58,7 @@ impl Captures {
     }
 
     /// Forgets all captures, as none is in progress, except those announced: they may begin later.
-    pub(crate) fn none(&self, keys: &mut KnownCaptures) {
+    pub(crate) fn forget_unannounced(&self, keys: &mut KnownCaptures) {
         keys.retain(|_, known| known.announced);
         self.count.store(keys.len(), Relaxed);
     }
@@ -77,7 +77,7 @@ impl Captures {
 
     fn learn(&self, key: usize, announced: bool) -> u64 {
         let mut keys = self.lock();
-        let time = self.met.fetch_add(1, Relaxed) + 1;
+        let time = self.clock.fetch_add(1, Relaxed) + 1;
         let before = keys.get(&key).copied();
         let announced = announced || before.is_some_and(|k| k.announced);
         keys.insert(key, Known { time, announced });

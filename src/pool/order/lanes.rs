@@ -15,8 +15,8 @@
 //! not known (the stream it was used on is gone); only a context marker settles it. A context
 //! marker closes an epoch of every lane.
 //!
-//! Lock order: the captures' list, a lane's and the context's marker queues, then the list of spare
-//! events. Driver calls under them never block.
+//! Lock order: a lane's markers, the captures' list, the context's markers, then the spare events.
+//! Driver calls under them never block.
 
 use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -28,20 +28,6 @@ use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
-
-impl Order {
-    /// Notes that memory freed to the context's lane may be in use on other devices. No context
-    /// marker is recorded until those have been waited for.
-    pub(crate) fn owe(&self) {
-        self.owed.fetch_add(1, Relaxed);
-        fence(SeqCst);
-    }
-
-    /// Whether a wait for other devices is owed and has not ended yet.
-    fn in_debt(&self) -> bool {
-        self.paid.load(Acquire) < self.owed.load(Relaxed)
-    }
-}
 
 /// One stream's lane, on cache lines of its own: every free reads its lane's first fields, and
 /// other threads use the neighbouring lanes.
@@ -72,11 +58,19 @@ struct Lane {
     markers: Ranked<VecDeque<Marker>>,
 }
 
+impl Lane {
+    /// Notes a context marker, or a wait that does as much, behind the epoch.
+    fn covered_by_context(&self, epoch: u64) {
+        self.marked.fetch_max(epoch, AcqRel);
+        self.by_context.fetch_max(epoch, AcqRel);
+    }
+}
+
 /// With this many context markers pending, recording another first looks which are done.
-const MANY_MARKERS: usize = 8;
+const MANY_CONTEXT_MARKERS: usize = 8;
 
 /// With this many markers of a lane pending, no more are recorded.
-const MOST_MARKERS: usize = 256;
+const MOST_LANE_MARKERS: usize = 256;
 
 /// An event on a lane's stream that closed an epoch.
 #[derive(Clone, Copy)]
@@ -236,7 +230,7 @@ impl Order {
     }
 
     /// Asks the next free on `lane` to record a marker.
-    pub(crate) fn want(&self, lane: u32) {
+    pub(crate) fn ask_for_marker(&self, lane: u32) {
         if let Some(l) = self.lane(lane) {
             l.wanted.store(true, Relaxed);
             l.away.asked();
@@ -245,13 +239,13 @@ impl Order {
 
     /// Whether a marker was asked for. A request is answered once.
     #[inline]
-    pub(crate) fn take_want(&self, lane: u32) -> bool {
+    pub(crate) fn take_asked(&self, lane: u32) -> bool {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
     }
 
     /// Whether a marker on `lane` is asked for.
     #[inline]
-    pub(crate) fn is_wanted(&self, lane: u32) -> bool {
+    pub(crate) fn is_asked(&self, lane: u32) -> bool {
         self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
     }
 
@@ -286,7 +280,7 @@ impl Order {
         // Earlier markers first: those that are done give their events back, and what they settle
         // is known when memory is short.
         self.pop_done(driver, l, &mut markers)?;
-        if markers.len() >= MOST_MARKERS {
+        if markers.len() >= MOST_LANE_MARKERS {
             return Ok(false);
         }
         let event = self.event(driver)?;
@@ -295,6 +289,7 @@ impl Order {
             lock(&*self.spare).push(event);
             return Err(e);
         }
+        // `hand_over` raises the barrier under the lock of `markers`: it has not moved meanwhile.
         markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
         l.away.marked();
         l.marked.fetch_max(epoch, AcqRel);
@@ -328,7 +323,7 @@ impl Order {
         if self.may_be_capturing(driver, stream) || self.in_debt() {
             return Ok(false);
         }
-        if lock(&*self.context).len() >= MANY_MARKERS {
+        if lock(&*self.context).len() >= MANY_CONTEXT_MARKERS {
             self.poll_context(driver)?;
         }
         let mut captured = self.captures.lock();
@@ -352,10 +347,9 @@ impl Order {
             };
         }
         // It was recorded, so no capture that was met before is in progress any more.
-        self.captures.none(&mut captured);
+        self.captures.forget_unannounced(&mut captured);
         for (lane, &epoch) in self.in_use().zip(&closed) {
-            lane.by_context.fetch_max(epoch, AcqRel);
-            lane.marked.fetch_max(epoch, AcqRel);
+            lane.covered_by_context(epoch);
         }
         queue.push_back(ContextMarker { event, closed });
         Ok(true)
@@ -387,6 +381,8 @@ impl Order {
     /// Drops the markers of a lane that the device has passed, from the oldest on.
     fn pop_done(&self, driver: &dyn Driver, l: &Lane, markers: &mut VecDeque<Marker>) -> Result<()> {
         while let Some(&m) = markers.front() {
+            // A context marker may have settled this epoch; then nobody need ask. A marker behind a
+            // barrier that has not settled says nothing yet, and later ones wait for it.
             let done = l.done.load(Acquire);
             if m.epoch > done && (done < m.behind || !driver.event_query(self.dev, m.event)?) {
                 break;
@@ -398,10 +394,16 @@ impl Order {
         Ok(())
     }
 
-    /// Whether the device has passed every context marker recorded so far.
-    pub(crate) fn context_is_passed(&self, driver: &dyn Driver) -> Result<bool> {
-        self.poll_context(driver)?;
-        Ok(lock(&*self.context).is_empty())
+    /// Asks, at most so many times, whether the device has passed every context marker recorded so
+    /// far. Returns whether it has.
+    pub(crate) fn context_passes_within(&self, driver: &dyn Driver, queries: u32) -> Result<bool> {
+        for _ in 0..queries {
+            self.poll_context(driver)?;
+            if lock(&*self.context).is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Asks the device how far every lane has come.
@@ -415,11 +417,7 @@ impl Order {
     /// marker.
     pub(crate) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
         const QUERIES: u32 = 512;
-        for _ in 0..QUERIES {
-            if self.context_is_passed(driver)? {
-                break;
-            }
-        }
+        self.context_passes_within(driver, QUERIES)?;
         self.poll_all(driver)
     }
 
@@ -463,16 +461,28 @@ impl Order {
 
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
     /// held. If a capture prevents that, settles only what has a marker.
-    pub(crate) fn drain(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<()> {
-        let marked = self.mark_context_at_any_price(driver, stream)?;
+    pub(crate) fn drain(&self, driver: &dyn Driver, stream: StreamHandle) -> Result<()> {
+        let marked = self.mark_context_at_any_price(driver, Some(stream))?;
         self.sync(driver)?;
-        if marked || self.may_be_capturing(driver, stream) {
+        if marked || self.may_be_capturing(driver, Some(stream)) {
             return Ok(());
         }
         match self.sync_device(driver) {
             Err(e) if e.status == Status::Capturing => Ok(()),
             done => done,
         }
+    }
+
+    /// Notes that memory freed to the context's lane may be in use on other devices. No context
+    /// marker is recorded until those have been waited for.
+    pub(crate) fn owe(&self) {
+        self.owed.fetch_add(1, Relaxed);
+        fence(SeqCst);
+    }
+
+    /// Whether a wait for other devices is owed and has not ended yet.
+    fn in_debt(&self) -> bool {
+        self.paid.load(Acquire) < self.owed.load(Relaxed)
     }
 
     /// Does what a context marker and a wait for it would do, if no marker can be recorded: on a
@@ -484,8 +494,7 @@ impl Order {
         let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
         others.chain([self.dev]).try_for_each(|d| driver.device_sync(d))?;
         for (lane, epoch) in self.in_use().zip(closed) {
-            lane.by_context.fetch_max(epoch, AcqRel);
-            lane.marked.fetch_max(epoch, AcqRel);
+            lane.covered_by_context(epoch);
             lane.done.fetch_max(epoch, AcqRel);
         }
         // Only after the wait: until then no other thread may take the debt for paid.
@@ -505,14 +514,20 @@ impl Order {
         self.poll_all(driver)
     }
 
-    /// Checks the invariants written above [`Lane`], and that every event is spare or pending.
+    /// Checks the invariants written in [`Lane`], and that every event is spare or pending.
     /// Threads that record events meanwhile wait; one with an event in hand first puts it away.
     pub(crate) fn validate(&self) -> std::result::Result<(), String> {
         let lanes: Vec<_> = self.in_use().map(|l| (l, l.markers.lock_among_others())).collect();
         for (i, (l, markers)) in lanes.iter().enumerate() {
-            let (done, marked, epoch) = (l.done.load(Acquire), l.marked.load(Acquire), l.epoch.load(Acquire));
-            let ordered = done <= marked && marked < epoch;
-            ensure!(ordered, "lane {i}: done {done} <= marked {marked} < epoch {epoch} fails");
+            // In this order, as others may raise them meanwhile.
+            let (done, by_context, barrier) =
+                (l.done.load(Acquire), l.by_context.load(Acquire), l.barrier.load(Acquire));
+            let (marked, epoch) = (l.marked.load(Acquire), l.epoch.load(Acquire));
+            let ordered = done <= marked && by_context <= marked && marked < epoch && barrier < epoch;
+            ensure!(
+                ordered,
+                "lane {i}: done {done}, by_context {by_context}, barrier {barrier}, marked {marked}, epoch {epoch}"
+            );
             ensure!(markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch), "lane {i}: markers out of order");
         }
         // Context markers are recorded under this lock.

@@ -49,7 +49,7 @@ impl Pool {
         let core = lock(&*self.core);
         let lacks = |has: u64| (want.size - has).next_multiple_of(self.page);
         let over = |has: u64| Some(&self.order).filter(|_| st.learnt.gives_up && has >= lacks(has) / WORTH_UNMAPPING);
-        // The addresses kept for a captured heap lie behind what it has. The start of a run is
+        // The addresses kept for a private heap lie behind what it has. The start of a run is
         // aligned to a page and no further.
         let may_precede = st.private.is_none() && want.align <= self.page;
         let beside = |r: u32, in_front: bool| {
@@ -79,7 +79,7 @@ impl Pool {
         fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0, old: false })
     }
 
-    /// Where a captured heap's span grows: at the start of the addresses kept for it, behind what
+    /// Where a private heap's span grows: at the start of the addresses kept for it, behind what
     /// is free there.
     fn room_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let at = st.room.0;

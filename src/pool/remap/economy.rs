@@ -4,7 +4,8 @@
 //! others may want. Work that repeats moves its memory once and then takes it back for nothing, so
 //! it pays hardly any rent, and stays as tight as it was. Work that does not repeat pays for ever.
 //! So rent earns the right to buy. Besides its slack, a heap may map this much beyond its *peak*,
-//! the most it has had live; *remapped* is what it has moved since it started:
+//! the most it has had live; *remapped* is what it has moved. Both count from the last fresh start
+//! that was in no doubt, and trims lower them:
 //!
 //! ```text
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
@@ -35,9 +36,7 @@
 //! mapped. Beyond the budget a heap moves its own free extents, and then others'.
 
 use crate::pool::heap::{Heap, HeapState};
-use crate::pool::order::Tag;
 use crate::pool::state::Pool;
-use crate::pool::types::Want;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Moving up to this many times its peak earns a heap nothing: a workload's first pass costs moves.
@@ -95,25 +94,6 @@ impl Pool {
         let peak = self.counters.most_live.load(Relaxed);
         let paid = self.counters.remapped.load(Relaxed).saturating_sub(self.counters.behind_at.load(Relaxed));
         peak > 0 && paid > peak.saturating_mul(FREE)
-    }
-
-    /// Records a marker on a request's stream; `None` if that is impossible.
-    pub(crate) fn mark_here(&self, want: Want) -> Option<Tag> {
-        let here = self.order.tag(want.lane);
-        let marked = self.order.mark(&*self.driver, want.lane, want.stream);
-        matches!(marked, Ok(true)).then_some(here)
-    }
-
-    /// Asks whether the device has passed a marker recorded before a move, which takes longer than
-    /// an idle device needs for that. If not, moves count from now on.
-    pub(crate) fn look_whether_behind(&self, marked: Option<Tag>) {
-        let passed = marked.is_some_and(|tag| {
-            let asked = self.order.poll(&*self.driver, [tag.lane()]);
-            asked.is_ok() && self.order.settled(tag)
-        });
-        if !passed {
-            self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
-        }
     }
 
     /// Lowers peaks to what is mapped, after memory was given back or not obtained: what heaps once

@@ -129,7 +129,7 @@ impl Pool {
                 }
                 // Nothing was to be created, so the system has run out of mappings.
                 Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
-                    self.reap(usize::MAX)?;
+                    self.reap()?;
                 }
                 Err(e) if e.status == Status::OutOfMemory => break None,
                 Err(e) => return Err(e),
@@ -336,13 +336,11 @@ impl Pool {
         supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
         let unmarked = core.stock.iter().filter(|(_, t)| !self.order.marked(*t)).map(|(e, _)| e.size).sum::<u64>();
         drop(core);
-        lanes.iter().filter(|&&l| l != want.lane).for_each(|&l| self.order.want(l));
+        lanes.iter().filter(|&&l| l != want.lane).for_each(|&l| self.order.ask_for_marker(l));
         let much = unmarked >= MUCH_ELSEWHERE.min(created) && self.order.captures.changes() == 0;
         let marked = (orphaned || much) && self.order.mark_context(&*self.driver, Some(want.stream))?;
-        for _ in 0..if marked && much { self.options.patience } else { 0 } {
-            if self.order.context_is_passed(&*self.driver)? {
-                break;
-            }
+        if marked && much {
+            self.order.context_passes_within(&*self.driver, self.options.patience)?;
         }
         self.order.poll(&*self.driver, lanes)?;
         Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, want.lane, &self.order))
@@ -439,8 +437,10 @@ fn commit(
     pieces.sort_unstable_by_key(|p| Reverse(p.addr));
     for p in &pieces {
         let from = from_heap(st, others, p);
-        let tag = from.regions.get(p.region).order;
+        let tag = from.regions.get(p.region).tag;
         from.extents.within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+        // Tags of other lanes have settled, or the stream waits for them on the device, so all that
+        // are joined here are of one lane.
         if p.heap == st.number || tag.lane() == want.lane {
             order = order.later(tag);
         }
@@ -460,13 +460,10 @@ fn commit(
     others.values_mut().for_each(|(_, other)| other.note_taken());
     let region = st.regions.add(start, end - start);
     let region = st.regions.take_neighbours(region, order);
-    let order = st.regions.get(region).order;
-    let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align)).map(|w| {
-        let (from, size) = st.place_in(region, w.size, w.align);
-        st.regions.cut_apart(region, from, size)
-    });
-    let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
-    for r in free.into_iter().flatten() {
+    let order = st.regions.get(region).tag;
+    let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align));
+    let (block, left) = st.cut_run(region, cut);
+    for r in left {
         // In the shared heap what is left may be in order for the request's stream alone.
         match order == Tag::SETTLED || order.lane() == st.lane {
             true => st.regions.put_back(r, order),
@@ -474,7 +471,7 @@ fn commit(
         }
     }
     st.note_taken();
-    (id, cut.map(|c| c.block))
+    (id, cut.map(|_| block))
 }
 
 /// The heap a piece is in: `st`, or one of the others.

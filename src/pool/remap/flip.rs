@@ -92,17 +92,14 @@ impl Pool {
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved, moved);
         st.learnt.fresh_starts.taken_back += len as u64;
-        let cut = want.map(|w| {
-            let (from, size) = st.place_in(region, w.size, w.align);
-            st.regions.cut_apart(region, from, size)
-        });
-        let free = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
-        let region = cut.map_or(region, |c| c.block);
+        let (region, left) = st.cut_run(region, want);
+        // From high to low addresses, as `parts_from` has sorted them: what is left of a region
+        // keeps its number, by which later parts know it.
         for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
             take_out(st, p.region, (at, stop));
         }
-        let order = st.regions.get(region).order;
-        free.into_iter().flatten().for_each(|r| st.regions.put_back(r, order));
+        let order = st.regions.get(region).tag;
+        left.for_each(|r| st.regions.put_back(r, order));
         st.note_taken();
         core.aliases.take_back(run, parts, order);
         region
@@ -143,11 +140,12 @@ impl Pool {
             // What lies in a free region of this heap is this heap's.
             let region = st.regions.ready_around(at, stop, p.region)?;
             p.region = region;
+            // The run will join these regions, so none of its extents may come from there.
             if Some(region) == front || Some(region) == back {
                 return None;
             }
             moved += u64::from(p.len);
-            order = order.later(st.regions.get(region).order);
+            order = order.later(st.regions.get(region).tag);
         }
         Some(Free { moved, order })
     }

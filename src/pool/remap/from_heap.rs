@@ -71,7 +71,7 @@ impl Pool {
         req: &AllocRequest,
     ) -> Result<u64> {
         st.regions.tidy();
-        self.settle(&mut st)?;
+        self.poll_and_settle(&mut st)?;
         if let Some(addr) = self.take_object(heap, &mut st, class, req) {
             return Ok(addr);
         }
@@ -102,7 +102,7 @@ impl Pool {
         req: &AllocRequest,
     ) -> Result<u64> {
         let block = self.block(heap, &mut st, req, want.align);
-        self.settle(&mut st)?;
+        self.poll_and_settle(&mut st)?;
         let (mut st, region) = match self.find_region(heap, st, want, req, Some(block))? {
             Answer::Region(st, region) => (st, region),
             Answer::Block(addr) => return Ok(addr),

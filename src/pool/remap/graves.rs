@@ -8,7 +8,7 @@ use crate::pool::state::Pool;
 impl Pool {
     /// Unmaps and releases freed dedicated allocations the device has passed. Returns the bytes
     /// released.
-    pub(crate) fn bury(&self) -> Result<u64> {
+    pub(crate) fn release_graves(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
             let core = lock(&*self.core);
             core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()

@@ -1,5 +1,5 @@
-//! Mapping and unmapping: runs of extents at fresh addresses, zombies at old ones, and what to do
-//! when the driver refuses an undo.
+//! Mapping runs of extents, unmapping old addresses, and what to do when the driver refuses an
+//! undo: the addresses become zombies.
 
 use crate::base::size::human;
 use crate::base::sync::lock;
@@ -32,7 +32,7 @@ impl Pool {
         match self.find_addresses(place, len, align) {
             // Old addresses of moved extents may have used up the others.
             Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
-                self.reap(usize::MAX)?;
+                self.reap()?;
                 self.find_addresses(place, len, align)
             }
             found => found,
@@ -222,11 +222,11 @@ impl Pool {
         self.order.poll(&*self.driver, lanes)
     }
 
-    /// Unmaps dormant aliases that the device has passed, at most `most`.
-    pub(crate) fn reap(&self, most: usize) -> Result<()> {
+    /// Unmaps all dormant aliases that the device has passed.
+    pub(crate) fn reap(&self) -> Result<()> {
         self.reap_zombies()?;
         self.poll_aliases()?;
-        let (claims, _) = lock(&*self.core).aliases.claim_oldest(most, &self.order);
+        let (claims, _) = lock(&*self.core).aliases.claim_oldest(usize::MAX, &self.order);
         self.unmap_claims(&claims)
     }
 }

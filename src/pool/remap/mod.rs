@@ -13,6 +13,7 @@ mod graves;
 mod mapping;
 mod old_addresses;
 mod others;
+mod progress;
 mod search;
 mod shared_heap;
 mod sources;

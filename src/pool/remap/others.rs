@@ -4,7 +4,7 @@
 //! has been in vain of late is tried less often (`heap/backoff.rs`), as it takes other heaps'
 //! locks, their threads' time, and questions to the device.
 
-use crate::base::{Result, StreamHandle};
+use crate::base::Result;
 use crate::pool::heap::{Backoff, Block, Heap, HeapState};
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::state::Pool;
@@ -33,55 +33,6 @@ pub(crate) enum Obtained {
 }
 
 impl Pool {
-    /// Makes ready whatever of a heap the device has passed since. Returns whether anything was.
-    pub(crate) fn settle(&self, st: &mut HeapState) -> Result<bool> {
-        if st.waits_for().next().is_none() {
-            return Ok(false);
-        }
-        self.order.poll(&*self.driver, st.waits_for())?;
-        Ok(st.settle(&self.order, &self.index))
-    }
-
-    /// Sees to it that everything a heap waits for gets a marker: from the request's stream at
-    /// once, from other streams when they free next, and from the context if only that can settle
-    /// it.
-    pub(crate) fn ask_for_markers(&self, st: &HeapState, want: Want) -> Result<()> {
-        let (mut context, mut own) = (false, false);
-        for tag in st.unmarked(&self.order) {
-            if self.order.own(tag, want.lane) {
-                own = true;
-            } else if self.order.only_context(tag) {
-                context = true;
-            } else {
-                self.order.want(tag.lane());
-            }
-        }
-        if own {
-            self.order.mark(&*self.driver, want.lane, want.stream)?;
-        }
-        if context {
-            self.order.mark_context(&*self.driver, Some(want.stream))?;
-        }
-        Ok(())
-    }
-
-    /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is
-    /// recorded on it, unless it is the legacy stream, which always lives.
-    fn refresh(&self, other: &Heap, st: &mut HeapState, want: Want) -> Result<()> {
-        self.ask_for_markers(st, want)?;
-        let unmarked = |r| !self.order.marked(st.regions.get(r).order);
-        if other.lane != want.lane && st.regions.ready_from(self.page).any(unmarked) {
-            if self.order.stream(other.lane) == StreamHandle::LEGACY {
-                self.order.mark(&*self.driver, other.lane, StreamHandle::LEGACY)?;
-            } else {
-                self.order.want(other.lane);
-            }
-        }
-        self.order.poll(&*self.driver, st.waits_for().chain([other.lane]))?;
-        st.settle(&self.order, &self.index);
-        Ok(())
-    }
-
     /// Moves whole extents that hold the request from another heap's free memory into this heap,
     /// where they are: nothing is mapped or unmapped. Takes memory of the same stream, or that the
     /// device has passed, which may be asked first. Returns whether it found any.
@@ -125,7 +76,7 @@ impl Pool {
         let bytes = |&(_, (start, end)): &(u32, (u64, u64))| end - start;
         for r in st.regions.ready_from(want.size) {
             let g = st.regions.get(r);
-            if !self.usable(g.order, me, me.lane) {
+            if !self.usable(g.tag, me, me.lane) {
                 continue;
             }
             let extents = || st.extents.within(g.addr, g.end());
@@ -183,7 +134,7 @@ impl Pool {
         }
         self.others_with(me, want.size).take(want.reach).find_map(|other| {
             let mut st = other.try_lock_open()?;
-            let known = st.cut_where(want.size, want.align, |r| self.usable(r.order, me, want.lane));
+            let known = st.cut_where(want.size, want.align, |r| self.usable(r.tag, me, want.lane));
             let r = known.or_else(|| match me.of_captures {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
@@ -274,15 +225,11 @@ impl Pool {
         if !ask && !over {
             return Ok(None);
         }
-        if ask && self.order.mark_context(&*self.driver, Some(want.stream))? {
-            for _ in 0..self.options.patience.max(1) {
-                if self.order.context_is_passed(&*self.driver)? {
-                    want.reach = usize::MAX;
-                    break;
-                }
-            }
+        let marked = ask && self.order.mark_context(&*self.driver, Some(want.stream))?;
+        if marked && self.order.context_passes_within(&*self.driver, self.options.patience.max(1))? {
+            want.reach = usize::MAX;
         }
-        self.settle(st)?;
+        self.poll_and_settle(st)?;
         for other in self.others_with(heap, self.page).take(want.reach) {
             let Some(mut of_other) = other.try_lock_open() else { continue };
             self.refresh(other, &mut of_other, want)?;
@@ -291,7 +238,7 @@ impl Pool {
             }
             // There may be a hundred heaps: the first that has enough will do.
             let enough = !shared
-                && of_other.regions.find(want.size, want.align, |r| self.usable(r.order, heap, want.lane)).is_some();
+                && of_other.regions.find(want.size, want.align, |r| self.usable(r.tag, heap, want.lane)).is_some();
             other.publish(&of_other);
             if enough {
                 break;

@@ -99,7 +99,7 @@ impl Pool {
                 }
             }
             self.ask_for_markers(&st, want)?;
-            let settled = self.is_shared(heap) && self.settle(&mut st)?;
+            let settled = self.is_shared(heap) && self.poll_and_settle(&mut st)?;
             if settled || self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
@@ -113,7 +113,7 @@ impl Pool {
                     return Ok(found.answer(st));
                 }
             }
-            if heap.is_ordinary(&st) && self.take_back_own(heap, &mut st) {
+            if heap.is_ordinary(&st) && self.take_from_shared_heap(heap, &mut st) {
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
                 }
@@ -124,6 +124,8 @@ impl Pool {
             let borrows = block.is_some() && heap.is_ordinary(&st);
             heap.publish(&st);
             drop(st);
+            // Each wait for the device is followed by giving memory back: what the wait has settled
+            // may be what must go.
             match attempt {
                 // Before anything is given back: memory that other streams have freed may do as it
                 // is.
@@ -135,7 +137,7 @@ impl Pool {
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap, want.size).next().is_none() => {}
-                1 | 3 => self.order.drain(&*self.driver, Some(want.stream))?,
+                1 | 3 => self.order.drain(&*self.driver, want.stream)?,
                 2 | 4 => {
                     let _changing = self.change();
                     self.make_room(want.size)?;

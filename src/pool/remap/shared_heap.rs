@@ -56,7 +56,7 @@ impl Pool {
     pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_, HeapState>)>> {
         let Some(shared) = self.make_shared_heap() else { return Ok(None) };
         let mut st = shared.lock();
-        self.settle(&mut st)?;
+        self.poll_and_settle(&mut st)?;
         Ok(Some((shared, st)))
     }
 
@@ -79,7 +79,7 @@ impl Pool {
         if from.live_bytes == 0 {
             from.drop_empty_slabs(&self.order, &self.index);
         }
-        let settled = |&r: &u32| self.order.settled(from.regions.get(r).order);
+        let settled = |&r: &u32| self.order.settled(from.regions.get(r).tag);
         let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
         for r in regions {
             self.hand_on_all(from, shared, r);
@@ -89,7 +89,7 @@ impl Pool {
     /// Takes over, where they are, the extents a heap's own stream freed in the shared heap, once
     /// nothing is shared any more. In that stream's order they are free at once, while the shared
     /// heap waits for the device. Returns whether there were any.
-    pub(crate) fn take_back_own(&self, heap: &Heap, st: &mut HeapState) -> bool {
+    pub(crate) fn take_from_shared_heap(&self, heap: &Heap, st: &mut HeapState) -> bool {
         let has_some = |s: &&Heap| s.number != heap.number && s.free.load(Relaxed) >= self.page;
         let Some(shared) = self.shared_heap().filter(has_some).filter(|_| !self.has_paid_rent()) else { return false };
         let Some(mut from) = shared.try_lock() else { return false };

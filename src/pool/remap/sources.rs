@@ -16,13 +16,13 @@ impl Pool {
             return Vec::new();
         }
         let regions = st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor);
-        regions.filter(|&r| usable(st.regions.get(r).order)).flat_map(|r| sources_in(st, r)).collect()
+        regions.filter(|&r| usable(st.regions.get(r).tag)).flat_map(|r| sources_in(st, r)).collect()
     }
 
     /// Moves the free extents that tile `[start, end)` of a region from their heap to another one,
     /// where they are: nothing is mapped or unmapped. They are ready there.
     pub(crate) fn hand_on(&self, from: &mut HeapState, to: &mut HeapState, region: u32, (start, end): (u64, u64)) {
-        let tag = from.regions.get(region).order;
+        let tag = from.regions.get(region).tag;
         let extents: Vec<(u64, Mapped)> = from.extents.within(start, end).collect();
         take_out(from, region, (start, end));
         from.note_taken();
@@ -52,7 +52,7 @@ pub(crate) fn sources_in(st: &HeapState, region: u32) -> impl Iterator<Item = So
         addr,
         extent,
         place,
-        tag: g.order,
+        tag: g.tag,
     })
 }
 

@@ -110,7 +110,7 @@ impl Pool {
                 self.order.poll_patiently(&*self.driver)?;
             }
         }
-        self.reap(usize::MAX)?;
+        self.reap()?;
         let released = self.release_free(keep)?;
         self.start_to_earn_anew();
         if lock(&*self.core).stock.len() == 0 {
@@ -150,7 +150,7 @@ impl Pool {
         }
         self.order.poll(&*self.driver, [])?;
         self.drop_orphans()?;
-        let mut released = self.bury()? + self.release_stock(0, stocked.min(spare))?;
+        let mut released = self.release_graves()? + self.release_stock(0, stocked.min(spare))?;
         spare = spare.saturating_sub(released);
         for (heap, bytes) in unused.into_iter().filter(|u| u.1 >= self.page) {
             let given = self.release_from(heap, 0, bytes.min(spare))?;
@@ -161,15 +161,15 @@ impl Pool {
         Ok(released)
     }
 
-    /// Like [`Self::trim`], but without a marker of its own, and unmaps only those old addresses
-    /// that stand in the way.
+    /// Like [`Self::trim`], but without a marker of its own. Unmaps old addresses that stand in the
+    /// way, or, if more than `keep` stays mapped, all that the device has passed.
     pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll(&*self.driver, [])?;
         // An extent goes with all its old addresses, whose last uses may be of other streams than
         // its own.
         self.poll_aliases()?;
         self.drop_orphans()?;
-        let mut released = self.bury()? + self.release_stock(keep, u64::MAX)?;
+        let mut released = self.release_graves()? + self.release_stock(keep, u64::MAX)?;
         for heap in self.all_heaps() {
             if self.mapped_now() <= keep {
                 break;
@@ -178,7 +178,7 @@ impl Pool {
         }
         if self.mapped_now() > keep {
             // The request will map a lot, and the system may be short of mappings.
-            self.reap(usize::MAX)?;
+            self.reap()?;
         }
         Ok(released)
     }

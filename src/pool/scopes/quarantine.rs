@@ -123,10 +123,7 @@ impl Pool {
         let mut all = Vec::new();
         for (addr, id) in scope.parts(self.number).dedicated {
             if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
-                for &user in &d.users {
-                    // A context marker makes up for missed ones.
-                    let _ = self.mark_user(user);
-                }
+                self.mark_users(&d.users);
                 all.push((d.info, Held { va: d.va, bytes: d.reserved }));
             }
         }
@@ -135,7 +132,7 @@ impl Pool {
 
     /// Unmaps and releases freed dedicated allocations the device has passed.
     pub fn unmap_freed(&self) -> Result<()> {
-        self.bury().map(|_| ())
+        self.release_graves().map(|_| ())
     }
 
     /// Turns what [`Self::hold_scope`] took into ordinary freed allocations. Markers and unmapping
@@ -150,7 +147,7 @@ impl Pool {
         }
         all.iter().for_each(|d| self.let_go(d.1));
         if !all.is_empty() {
-            let _ = self.bury();
+            let _ = self.release_graves();
         }
     }
 

@@ -88,10 +88,7 @@ impl Pool {
         }
         heap.publish(&st);
         drop(st);
-        for user in users {
-            // A context marker makes up for missed ones.
-            let _ = self.mark_user(user);
-        }
+        self.mark_users(&users);
         if self.options.trim_threshold > 0 {
             self.trim_above_threshold(heap, size, None);
         }

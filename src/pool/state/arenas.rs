@@ -50,7 +50,7 @@ pub struct GraphArenaStats {
 pub struct GraphArena {
     pub(crate) options: GraphArenaOptions,
     pub(crate) counts: Arc<Counts>,
-    pub(crate) members: Ranked<Vec<Arc<StreamPart>>>,
+    pub(crate) parts: Ranked<Vec<Arc<StreamPart>>>,
     pub(crate) released: AtomicBool,
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct CachedStream {
     pub(crate) captures: Cell<u64>,
     /// How often the thread met others at the heap's lock of late, and the heap's count of
     /// allocations the last time.
-    pub(crate) met: Cell<u32>,
-    pub(crate) met_at: Cell<u64>,
+    pub(crate) collisions: Cell<u32>,
+    pub(crate) collided_at: Cell<u64>,
 }
 
 impl CachedStream {
@@ -46,8 +46,8 @@ impl CachedStream {
         lane: Cell::new(0),
         check: Cell::new(Check::Ask),
         captures: Cell::new(0),
-        met: Cell::new(0),
-        met_at: Cell::new(0),
+        collisions: Cell::new(0),
+        collided_at: Cell::new(0),
     };
 }
 

@@ -26,15 +26,15 @@ impl Pool {
     pub(crate) fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
         let mut streams = lock(&*self.streams);
-        let Some(members) = streams.values_mut().find(|m| m.lane == heap.lane) else { return heap };
-        if members.heaps.len() < most {
+        let Some(entry) = streams.values_mut().find(|e| e.lane == heap.lane) else { return heap };
+        if entry.heaps.len() < most {
             if let Some(new) = self.add_heap(heap.lane, false) {
-                members.heaps.push(new.number);
+                entry.heaps.push(new.number);
                 return new;
             }
         }
-        members.next = (members.next + 1) % members.heaps.len();
-        members.heaps.get(members.next).and_then(|&n| self.heap(n)).unwrap_or(heap)
+        entry.next = (entry.next + 1) % entry.heaps.len();
+        entry.heaps.get(entry.next).and_then(|&n| self.heap(n)).unwrap_or(heap)
     }
 
     /// The lane of a live stream, if the pool knows the stream and it is not being captured.
@@ -65,20 +65,20 @@ impl Pool {
 
     pub(crate) fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
         let mut streams = lock(&*self.streams);
-        if let Some(members) = streams.get(&key) {
-            if self.order.identity(members.lane) != id {
-                self.change_hands(members, stream, id)?;
+        if let Some(entry) = streams.get(&key) {
+            if self.order.identity(entry.lane) != id {
+                self.change_hands(entry, stream, id)?;
             }
-            return self.first_heap(members);
+            return self.first_heap(entry);
         }
         let per_thread = matches!(key, Key::PerThread(_));
         if per_thread {
             // A thread that has ended leaves its stream's heaps behind.
-            if let Some(members) = take_orphan(self.number).and_then(|old| streams.remove(&Key::PerThread(old))) {
-                let members = streams.entry(key).or_insert(members);
+            if let Some(entry) = take_orphan(self.number).and_then(|old| streams.remove(&Key::PerThread(old))) {
+                let entry = streams.entry(key).or_insert(entry);
                 leave_at_exit(self.number, id);
-                self.change_hands(members, stream, id)?;
-                return self.first_heap(members);
+                self.change_hands(entry, stream, id)?;
+                return self.first_heap(entry);
             }
         }
         let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(|| self.too_many())?;
@@ -96,8 +96,8 @@ impl Pool {
         Error::new(Status::Unsupported, format!("more than {most} streams have used this pool; reuse streams"))
     }
 
-    fn first_heap(&self, members: &StreamHeaps) -> Result<&Heap> {
-        let first = members.heaps.first().and_then(|&n| self.heap(n));
+    fn first_heap(&self, entry: &StreamHeaps) -> Result<&Heap> {
+        let first = entry.heaps.first().and_then(|&n| self.heap(n));
         first.ok_or_else(|| Error::internal("a stream has no heap"))
     }
 
@@ -113,13 +113,13 @@ impl Pool {
 
     /// Hands the lane's heaps to another stream: what the old one may still be using waits for the
     /// context.
-    fn change_hands(&self, members: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
+    fn change_hands(&self, entry: &StreamHeaps, stream: StreamHandle, id: u64) -> Result<()> {
         // First the barrier, then the heaps: a later free into one of them sees the barrier.
-        self.order.hand_over(members.lane, id);
+        self.order.hand_over(entry.lane, id);
         if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
             counter.stream_renewed(stream);
         }
-        let heaps = members.heaps.iter().filter_map(|&n| self.heap(n));
+        let heaps = entry.heaps.iter().filter_map(|&n| self.heap(n));
         // Counted, so that every heap is retired.
         let waits = heaps.filter(|heap| self.retire(heap)).count() > 0;
         // Most often the old stream is long done; then its memory is ready again at once.

@@ -29,7 +29,7 @@ pub struct Scope {
     state: Ranked<Inner>,
 }
 
-/// What a scope's lock guards: it is the last of all locks.
+/// What a scope's lock guards. Only leaf locks come later.
 #[derive(Debug, Default)]
 struct Inner {
     /// Pool and heap of each list of this scope.

@@ -10,7 +10,7 @@
 
 use crate::driver::PhysHandle;
 use crate::pool::memory::extent::{AliasId, Extent, Mapped};
-use crate::pool::memory::parts::{Part, RunId, STOCK};
+use crate::pool::memory::parts::{RunId, RunPart, STOCK};
 use crate::pool::order::{Order, Tag};
 use crate::pool::types::NONE;
 use std::cmp::Reverse;
@@ -59,7 +59,7 @@ struct Run {
     /// When it was last mapped or taken back, in the table's own count.
     used: u64,
     /// Where the extents were when that was last looked up.
-    parts: Vec<Part>,
+    parts: Vec<RunPart>,
     /// Those whose states are above. Never changes while the run has any.
     aliases: Box<[Alias]>,
     /// Like `tag`, for other lanes.
@@ -201,25 +201,25 @@ impl Aliases {
     }
 
     /// The extents of a part of this run.
-    pub(crate) fn extents(&self, run: RunId, part: &Part) -> impl Iterator<Item = Extent> + '_ {
+    pub(crate) fn extents(&self, run: RunId, part: &RunPart) -> impl Iterator<Item = Extent> + '_ {
         let first = part.first as usize;
         let aliases = self.valid(run).and_then(|r| r.aliases.get(first..first + part.len as usize));
         aliases.into_iter().flatten().map(|a| a.extent)
     }
 
     /// Takes the parts that were kept for a run.
-    pub(crate) fn kept(&mut self, run: RunId) -> Vec<Part> {
+    pub(crate) fn kept(&mut self, run: RunId) -> Vec<RunPart> {
         std::mem::take(&mut self.runs[run.number as usize].parts)
     }
 
     /// Keeps the parts of a run that is not taken back.
-    pub(crate) fn keep(&mut self, run: RunId, parts: Vec<Part>) {
+    pub(crate) fn keep(&mut self, run: RunId, parts: Vec<RunPart>) {
         self.runs[run.number as usize].parts = parts;
     }
 
     /// Takes a run back: all its extents leave their present addresses, last used at `tag`, for
     /// those of the run.
-    pub(crate) fn take_back(&mut self, run: RunId, parts: Vec<Part>, tag: Tag) {
+    pub(crate) fn take_back(&mut self, run: RunId, parts: Vec<RunPart>, tag: Tag) {
         for p in &parts {
             if let Some((from, first, len)) = p.source() {
                 self.leave_all(from.number, (first, len), p.bytes(), tag);
@@ -458,7 +458,7 @@ impl Aliases {
     /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
     /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
     /// there, or not all of a part is in stock, [`Self::look_up`] tells where they are now.
-    pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<Part>> {
+    pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<RunPart>> {
         if !self.is_dormant(run) {
             return None;
         }
@@ -471,12 +471,12 @@ impl Aliases {
 
     /// Whether nothing but this part's extents can be in use at its addresses.
     #[inline]
-    fn is_there(&self, p: &Part) -> bool {
+    fn is_there(&self, p: &RunPart) -> bool {
         p.source().is_none_or(|(run, at, len)| self.is_whole(run) || self.is_present(run, at, len))
     }
 
     /// Looks up what a run is made of now.
-    pub(crate) fn look_up(&mut self, run: RunId) -> Vec<Part> {
+    pub(crate) fn look_up(&mut self, run: RunId) -> Vec<RunPart> {
         self.kept(run);
         self.parts_from(self.run(run).map(|(_, m)| {
             let place = self.present(m.extent);
@@ -487,11 +487,14 @@ impl Aliases {
     /// The parts, from high to low addresses, of extents that are to be a run, or were one. Each
     /// extent comes with its present place and address, and the free region around it, if those are
     /// known.
-    pub(crate) fn parts_from(&self, extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
+    pub(crate) fn parts_from(
+        &self,
+        extents: impl Iterator<Item = (Extent, Option<(AliasId, u64, u32)>)>,
+    ) -> Vec<RunPart> {
+        let mut parts: Vec<RunPart> = Vec::new();
         for (first, (Extent { size, .. }, place)) in (0..).zip(extents) {
             let ((from, at), addr, region) = place.unwrap_or(((STOCK, 0), 0, NONE));
-            let follows = |p: &&mut Part| p.from == from && (from == STOCK || p.at + p.len == at);
+            let follows = |p: &&mut RunPart| p.from == from && (from == STOCK || p.at + p.len == at);
             match parts.last_mut().filter(follows) {
                 Some(p) => {
                     p.len += 1;
@@ -499,7 +502,7 @@ impl Aliases {
                 }
                 None => {
                     let born = place.map_or(0, |_| self.born(from));
-                    parts.push(Part { there: (addr, addr + size), born, from, at, first, len: 1, region });
+                    parts.push(RunPart { there: (addr, addr + size), born, from, at, first, len: 1, region });
                 }
             }
         }
@@ -508,9 +511,9 @@ impl Aliases {
     }
 
     /// Checks a run's parts against the runs they name, as far as those still exist.
-    pub(crate) fn validate_parts(&self, run: RunId, parts: &[Part]) -> Result<(), String> {
+    pub(crate) fn validate_parts(&self, run: RunId, parts: &[RunPart]) -> Result<(), String> {
         let (start, _, len) = self.bounds(run);
-        let mut in_order: Vec<&Part> = parts.iter().collect();
+        let mut in_order: Vec<&RunPart> = parts.iter().collect();
         in_order.sort_unstable_by_key(|p| p.first);
         let mut at = 0;
         for p in in_order {

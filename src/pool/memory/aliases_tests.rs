@@ -69,7 +69,8 @@ fn parts_are_found_from_high_to_low_addresses_and_kept() {
     let all = extents(&mut aliases, 6);
     let run = aliases.add_run(100 * P, &all);
     let pairs = move_away(&mut aliases, run, 200 * P, Tag::SETTLED);
-    let there = |parts: &[Part]| parts.iter().map(|p| p.whereabouts().map(|(a, b)| (a / P, b / P))).collect::<Vec<_>>();
+    let there =
+        |parts: &[RunPart]| parts.iter().map(|p| p.whereabouts().map(|(a, b)| (a / P, b / P))).collect::<Vec<_>>();
     let expected = [Some((220, 222)), Some((210, 212)), Some((200, 202))];
     let parts = aliases.parts(run).unwrap_or_default();
     assert_eq!(there(&parts), expected);

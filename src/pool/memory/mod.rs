@@ -16,5 +16,5 @@ pub(crate) use dedicated::{Dedicated, Grave};
 pub(crate) use extent::{ladder, AliasId, Extent, Extents, Mapped};
 pub(crate) use holes::Holes;
 pub(crate) use index::{Entry, Index, SLOT};
-pub(crate) use parts::{Part, RunId};
+pub(crate) use parts::{RunId, RunPart};
 pub(crate) use stock::{Stock, Supply};

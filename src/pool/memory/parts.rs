@@ -12,7 +12,7 @@ pub(crate) const STOCK: u32 = u32::MAX;
 
 /// Neighbours in a run whose extents are neighbours in another run, too, or all in stock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct RunPart {
     /// Its addresses in the other run. They never change, so they are kept here: that run is
     /// elsewhere in memory. For the stock, 0 to the part's bytes.
     pub(crate) there: (u64, u64),
@@ -30,7 +30,7 @@ pub(crate) struct Part {
     pub(crate) region: u32,
 }
 
-impl Part {
+impl RunPart {
     /// Where its extents are, from and to; `None` for the stock.
     #[inline]
     pub(crate) fn whereabouts(&self) -> Option<(u64, u64)> {

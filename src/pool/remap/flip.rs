@@ -9,7 +9,7 @@
 use crate::base::size::human;
 use crate::base::sync::lock;
 use crate::pool::heap::{Heap, HeapState, State};
-use crate::pool::memory::{Part, RunId};
+use crate::pool::memory::{RunId, RunPart};
 use crate::pool::order::Tag;
 use crate::pool::remap::sources::take_out;
 use crate::pool::state::{Core, Pool};
@@ -114,7 +114,7 @@ impl Pool {
         st: &HeapState,
         run: RunId,
         want: Want,
-        parts: &mut [Part],
+        parts: &mut [RunPart],
     ) -> Option<Free> {
         let (addr, end, _) = core.aliases.bounds(run);
         // What is free right in front of the run and right behind it counts too.

@@ -121,7 +121,7 @@ impl Pool {
     /// memory. Leaves out what others free meanwhile.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
-        for (addr, id) in scope.parts(self.number).dedicated {
+        for (addr, id) in scope.listed(self.number).dedicated {
             if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
                 self.mark_users(&d.users);
                 all.push((d.info, Held { va: d.va, bytes: d.reserved }));

@@ -57,9 +57,9 @@ impl ScopeCounts {
     }
 }
 
-/// Where the parts of a scope are in one pool.
+/// What a scope has in one pool.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct Listed {
     pub(crate) heaps: Vec<u32>,
     /// Address and id.
     pub(crate) dedicated: Vec<(u64, u64)>,
@@ -189,10 +189,10 @@ impl Scope {
         self.shrink(bytes);
     }
 
-    /// Where the allocations of this scope are in one pool.
-    pub(crate) fn parts(&self, pool: u64) -> Parts {
+    /// What this scope has in one pool.
+    pub(crate) fn listed(&self, pool: u64) -> Listed {
         let st = lock(&self.state);
-        Parts {
+        Listed {
             heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
             dedicated: st.dedicated.range((pool, 0, 0)..=(pool, u64::MAX, u64::MAX)).map(|d| (d.2, d.1)).collect(),
         }

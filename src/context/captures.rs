@@ -34,8 +34,9 @@ impl Captures {
         lock(&self.by_graph).insert(token, capture);
         let held = driver.graph_retain(dev, info.graph, token);
         if held.is_err() {
+            // Not aborted: other threads may have allocated by it meanwhile.
             let capture = lock(&self.by_graph).remove(&token);
-            capture.iter().for_each(|c| drop(c.abort(pool)));
+            capture.map(|c| c.release(pool)).transpose()?;
         }
         held
     }

@@ -16,7 +16,7 @@ use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::{Call, Driver};
-use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions};
+use gpumem::pool::{AllocFlags, AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
 use pool_support::{checked, late, page_extents, request, Rig, D};
 use std::sync::Mutex;
 
@@ -477,6 +477,30 @@ fn many_captures_keep_the_footprint_flat() {
 }
 
 /// Once the captured stream is named again after the end, context markers are recorded as before.
+/// A route that no allocation has used ends while its stream is being captured. The capture stays
+/// known, so memory of a stream that is gone gets no context marker.
+#[test]
+fn the_end_of_a_route_is_not_the_end_of_a_capture() {
+    let w = Scene::new(checked(BYTES), page_extents());
+    w.rig.host.begin_capture(w.cap).unwrap();
+    let p = w.malloc(100, w.cap);
+    w.free(p, Some(w.cap));
+    let arena = w.rig.pool.open_arena(GraphArenaOptions::default());
+    let route = w.rig.pool.begin_route(&arena, WhichStreams::Handle(w.cap), 0, None).unwrap();
+    w.rig.pool.end_route(&route);
+    let s = w.rig.stream();
+    let p = w.malloc(64 * MIB, s);
+    w.free(p, Some(s));
+    w.rig.host.stream_destroy(D, s).unwrap();
+    let s = w.rig.stream();
+    let p = w.malloc(64 * MIB, s);
+    w.free(p, Some(s));
+    assert!(w.rig.host.end_capture(w.cap).unwrap(), "the capture was lost");
+    w.rig.pool.release_arena(&arena);
+    w.before.iter().flatten().for_each(|&p| w.free(p, None));
+    w.rig.close();
+}
+
 #[test]
 fn after_the_capture_memory_of_gone_streams_comes_back_as_before() {
     let w = Scene::new(checked(BYTES), page_extents());

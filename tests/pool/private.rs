@@ -10,7 +10,9 @@ use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
 use gpumem::driver::Driver;
-use gpumem::pool::{GraphArena, GraphArenaOptions, Placed, PoolOptions, Route, Span, WhichStreams};
+use gpumem::pool::{
+    AllocRequest, GraphArena, GraphArenaOptions, Guest, Placed, PoolOptions, Route, Span, WhichStreams,
+};
 use pool_support::{checked, late, page_extents, request, Rig, D, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::Arc;
@@ -121,10 +123,12 @@ fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
     let rig = Rig::new(checked(BYTES), page_extents());
     let s = rig.stream();
     let before = rig.pool.stats();
-    let arena = rig.pool.open_arena(GraphArenaOptions { reserve: 1 << 60, ..GraphArenaOptions::default() });
-    let e = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).err().unwrap();
-    assert_eq!(e.status, Status::OutOfMemory, "{e}");
-    rig.pool.release_arena(&arena);
+    for reserve in [1 << 60, u64::MAX - PAGE + 1] {
+        let arena = rig.pool.open_arena(GraphArenaOptions { reserve, ..GraphArenaOptions::default() });
+        let e = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).err().unwrap();
+        assert_eq!(e.status, Status::OutOfMemory, "{e}");
+        rig.pool.release_arena(&arena);
+    }
     let arena = rig.pool.open_arena(GraphArenaOptions::default());
     let e = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 2 * BYTES, None).err().unwrap();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
@@ -134,6 +138,33 @@ fn more_addresses_than_there_are_is_an_error_and_nothing_stays() {
     let p = rig.malloc(3 * MIB, s);
     assert_eq!(rig.pool.info(p).unwrap().stream, s);
     rig.free(p, s);
+    rig.close();
+}
+
+/// A stream may allocate from an arena without being captured. Evictable memory is refused only to
+/// a captured one.
+#[test]
+fn evictable_memory_is_for_streams_that_are_not_captured() {
+    #[derive(Debug)]
+    struct Nobody;
+    impl Guest for Nobody {
+        fn gone(&self) {}
+    }
+    let rig = Rig::new(checked(BYTES), page_extents());
+    let s = rig.stream();
+    let arena = rig.pool.open_arena(GraphArenaOptions::default());
+    let route = rig.pool.begin_route(&arena, WhichStreams::Filter(Box::new(|_| true)), 0, None).unwrap();
+    let req = AllocRequest { size: 3 * MIB, stream: s, ..AllocRequest::default() };
+    let made = rig.pool.malloc_evictable(&req, Arc::new(Nobody)).unwrap();
+    rig.pool.note_use(made.base, made.id, s).unwrap();
+    rig.host.begin_capture(s).unwrap();
+    let refused = rig.pool.malloc_evictable(&req, Arc::new(Nobody)).unwrap_err();
+    assert_eq!(refused.status, Status::Capturing, "{refused}");
+    assert_eq!(rig.pool.note_use(made.base, made.id, s).unwrap_err().status, Status::Capturing);
+    assert!(rig.host.end_capture(s).unwrap(), "the capture was lost");
+    rig.pool.end_route(&route);
+    rig.pool.release_arena(&arena);
+    rig.free(made.base, s);
     rig.close();
 }
 

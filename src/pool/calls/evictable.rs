@@ -11,6 +11,7 @@
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
+use crate::pool::heap::{Heap, Now};
 use crate::pool::memory::{Dedicated, Guest};
 use crate::pool::order::{Tag, CONTEXT};
 use crate::pool::state::{Core, Pool};
@@ -71,9 +72,7 @@ impl Pool {
                 "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
             ));
         }
-        if self.heap_for(req.stream)?.of_captures {
-            return Err(capturing());
-        }
+        self.refuse_captured(self.heap_for(req.stream)?, req.stream)?;
         let align = self.checked_align(req)?;
         let flags = AllocFlags(req.flags.0 | AllocFlags::EVICTABLE.0);
         let base = self.malloc_dedicated(&AllocRequest { flags, scope: None, ..*req }, align, Some(guest))?;
@@ -104,7 +103,8 @@ impl Pool {
         let named = match by {
             By::Stream(dev, stream) if !waited.named => {
                 let stream = if dev == self.dev { stream } else { self.after(dev, stream)? };
-                Some((stream, self.heap_for(stream)?.lane))
+                let (heap, routed) = self.heap_and_route(stream)?;
+                Some((stream, heap.lane, routed))
             }
             _ => None,
         };
@@ -114,8 +114,8 @@ impl Pool {
             let mut core = lock(&*self.core);
             let Some(d) = evictable(&mut core, m.base, m.id) else { return Ok(()) };
             let mut tags = d.uses.clone();
-            match named {
-                Some((_, lane)) => tags.push(self.order.tag(lane)),
+            match &named {
+                Some((_, lane, _)) => tags.push(self.order.tag(*lane)),
                 // Unpinning or recording names the streams that use the allocation. If no caller
                 // has done either, any stream may use it.
                 None if by == By::Allocation && tags.is_empty() => {
@@ -134,14 +134,23 @@ impl Pool {
         for &user in &users {
             self.mark_user(user)?;
         }
-        if let Some((stream, lane)) = named {
+        if let Some((stream, lane, _)) = &named {
             // Its marker closes the epoch of the tag above.
-            self.mark_or_refuse(lane, stream)?;
+            self.mark_or_refuse(*lane, *stream)?;
         }
         tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))?;
         waited.named |= named.is_some();
         waited.own.extend(own);
         Ok(())
+    }
+
+    /// Fails with `Capturing` if the stream, whose heap this is, is being captured: not every stream
+    /// that allocates from an arena is.
+    fn refuse_captured(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
+        match heap.of_captures && self.now(stream)? == Now::Captured {
+            true => Err(capturing()),
+            false => Ok(()),
+        }
     }
 
     /// Records a marker on a stream, or leaves it to a later one if very many are pending. Fails
@@ -183,11 +192,9 @@ impl Pool {
     /// Notes that all use of an evictable allocation so far has been submitted to `stream` or is
     /// ordered before it.
     pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
-        let heap = self.heap_for(stream)?;
+        let (heap, _routed) = self.heap_and_route(stream)?;
         let tag = self.order.tag(heap.lane);
-        if heap.of_captures {
-            return Err(capturing());
-        }
+        self.refuse_captured(heap, stream)?;
         // With a marker recorded now, no later call has to name the stream, which may be gone by
         // then.
         self.mark_or_refuse(heap.lane, stream)?;

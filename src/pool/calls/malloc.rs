@@ -6,7 +6,7 @@
 //! nearly as short. Anything else goes to [`Pool::malloc_search`], which defines what an allocation
 //! means: a hit is a shorter way to the same end.
 
-use crate::base::{Result, StreamHandle};
+use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{slab, HeapState, Place, Taken, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::Pool;
@@ -35,12 +35,20 @@ impl Pool {
             return self.malloc_dedicated(req, align, None);
         }
         let (heap, routed) = self.heap_and_route(req.stream)?;
-        match routed {
+        let made = match routed {
             Some(routed) => self.malloc_captured(heap, &routed, req, align),
             None => {
                 let (heap, st) = self.enter(heap, req.stream);
                 self.malloc_in(heap, st, req, align)
             }
+        };
+        made.inspect_err(|e| self.count_failed(e))
+    }
+
+    /// Counts a request that was not met, if that was for lack of memory.
+    fn count_failed(&self, e: &Error) {
+        if e.status == Status::OutOfMemory {
+            self.counters.out_of_memory.fetch_add(1, Relaxed);
         }
     }
 

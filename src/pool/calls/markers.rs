@@ -55,8 +55,9 @@ impl Pool {
 
     /// Records a marker on a stream that the caller of this API call named.
     pub(crate) fn mark_stream(&self, stream: StreamHandle) -> Result<()> {
-        // The heap's lane, since the marker must be on the lane's present stream.
-        let heap = self.heap_for(stream)?;
+        // The heap's lane, since the marker must be on the lane's present stream. What lets the
+        // stream allocate from an arena is held until then, so that no other gets the lane.
+        let (heap, _routed) = self.heap_and_route(stream)?;
         self.order.mark(&*self.driver, heap.lane, stream).map(|_| ())
     }
 

@@ -8,11 +8,7 @@ use crate::pool::state::{Pool, RemoteStream};
 impl Pool {
     /// The allocation is also used on `stream`, which stays alive until the allocation is freed.
     pub fn record_stream(&self, ptr: u64, stream: StreamHandle) -> Result<()> {
-        let by = self.heap_for(stream)?;
-        // A capture's lane goes to other streams once the capture is gone, while this stream may go
-        // on. The context covers both.
-        let elsewhere = if by.of_captures { CONTEXT } else { by.lane };
-        self.note_user(ptr, by.lane, elsewhere, None)
+        self.note_user(ptr, stream, None)
     }
 
     /// Like [`Pool::record_stream`], for a stream of another device.
@@ -22,15 +18,17 @@ impl Pool {
             s => s,
         };
         let source = RemoteStream { dev, stream, identity: self.driver.stream_id(dev, stream)? };
-        let relay = self.relay()?;
-        let lane = self.heap_for(relay)?.lane;
-        self.note_user(ptr, lane, lane, Some(source))
+        self.note_user(ptr, self.relay()?, Some(source))
     }
 
-    /// Notes that `lane` uses the allocation at `ptr`: as the heap's own lane if it allocates from
-    /// that heap, else as `elsewhere`. The heap's own lane counts too: by the time of the free the
-    /// lane may belong to another stream, or the free may name another.
-    fn note_user(&self, ptr: u64, lane: u32, elsewhere: u32, source: Option<RemoteStream>) -> Result<()> {
+    /// Notes that a stream uses the allocation at `ptr`, by its lane. The lane of the allocation's
+    /// own heap counts, too: by the time of the free it may belong to another stream, or the free
+    /// may name another.
+    fn note_user(&self, ptr: u64, stream: StreamHandle, source: Option<RemoteStream>) -> Result<()> {
+        let by = self.heap_for(stream)?;
+        // A capture's lane goes to other streams once the capture is gone, while this stream may go
+        // on. The context covers both.
+        let elsewhere = if by.of_captures { CONTEXT } else { by.lane };
         let mut found = self.find(ptr, "record_stream")?;
         if let Some(source) = source {
             self.announce(ptr, source);
@@ -38,7 +36,7 @@ impl Pool {
         let (users, user) = match &mut found {
             Found::Dedicated { core, .. } => (core.dedicated.get_mut(&ptr).map(|d| &mut d.users), elsewhere),
             Found::Pooled { heap, st, .. } => {
-                let own = heap.lane == st.lane_here(lane);
+                let own = heap.lane == st.lane_here(by.lane);
                 (Some(st.users.entry(ptr).or_default()), if own { heap.lane } else { elsewhere })
             }
         };
@@ -46,5 +44,35 @@ impl Pool {
             users.push(user);
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::driver::Driver;
+    use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
+
+    /// The relay may allocate from a capture arena, too. Its lane there goes to another stream once
+    /// the arena is gone, and says nothing about the use then.
+    #[test]
+    fn a_use_on_another_device_is_noted_by_no_lane_of_an_arena() {
+        let (d, other) = (DeviceId(0), DeviceId(1));
+        let host = HostDriver::new(HostOptions { devices: 2, ..HostOptions::default() }).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let (s, far) = (host.stream_create(d).unwrap(), host.stream_create(other).unwrap());
+        let p = pool.malloc(&AllocRequest { size: 1 << 20, stream: s, ..AllocRequest::default() }).unwrap();
+        let arena = pool.open_arena(GraphArenaOptions::default());
+        let route = pool.begin_route(&arena, WhichStreams::Filter(Box::new(|_| true)), 0, None).unwrap();
+        pool.record_stream_on_other_device(p, other, far).unwrap();
+        let Found::Pooled { st, .. } = pool.find(p, "test").unwrap() else { panic!() };
+        assert_eq!(st.users.get(&p), Some(&vec![CONTEXT]));
+        drop(st);
+        pool.end_route(&route);
+        pool.release_arena(&arena);
+        pool.free(p, Some(s)).unwrap();
+        pool.validate().unwrap();
     }
 }

@@ -101,11 +101,7 @@ impl Pool {
         drop(list);
         self.order.captures.forget_places();
         if let Which::Handle { key, .. } = &route.which {
-            match route.capture.load(Acquire) {
-                // No capture was seen, so none is expected to end.
-                0 => self.order.captures.over(|| *key),
-                _ => self.order.captures.no_more(*key),
-            }
+            self.order.captures.no_more(*key);
         }
     }
 

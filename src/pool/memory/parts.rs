@@ -7,7 +7,7 @@ pub(crate) struct RunId {
     pub(crate) born: u64,
 }
 
-/// For [`Part::from`]: the extents are in stock, and in no run at present.
+/// For [`RunPart::from`]: the extents are in stock, and in no run at present.
 pub(crate) const STOCK: u32 = u32::MAX;
 
 /// Neighbours in a run whose extents are neighbours in another run, too, or all in stock.

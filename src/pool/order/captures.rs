@@ -18,6 +18,8 @@ pub(crate) struct Known {
     /// Whether it was announced and is not known to be over: it, or another one of the same route,
     /// may be yet to begin.
     announced: bool,
+    /// Whether the stream was being captured when it was last named.
+    met: bool,
 }
 
 /// What is known of each stream, by a key the caller chooses.
@@ -79,8 +81,9 @@ impl Captures {
         let mut keys = self.lock();
         let time = self.clock.fetch_add(1, Relaxed) + 1;
         let before = keys.get(&key).copied();
+        let met = !announced || before.is_some_and(|k| k.met);
         let announced = announced || before.is_some_and(|k| k.announced);
-        keys.insert(key, Known { time, announced });
+        keys.insert(key, Known { time, announced, met });
         if before.is_none() {
             self.forget_places();
         }
@@ -99,12 +102,16 @@ impl Captures {
         self.count.store(keys.len(), Relaxed);
     }
 
-    /// Notes that no capture is to begin any more on the stream with this `key`; one may be in
-    /// progress.
+    /// Notes that no capture is to begin any more on the stream with this `key`; one that was met
+    /// may be in progress.
     pub(crate) fn no_more(&self, key: usize) {
-        if let Some(known) = self.lock().get_mut(&key) {
+        let mut keys = self.lock();
+        if keys.get(&key).is_some_and(|known| !known.met) {
+            keys.remove(&key);
+        } else if let Some(known) = keys.get_mut(&key) {
             known.announced = false;
         }
+        self.count.store(keys.len(), Relaxed);
     }
 
     /// Makes threads ask again for what they know of streams and their heaps.

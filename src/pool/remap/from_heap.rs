@@ -8,7 +8,6 @@ use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
 use crate::pool::state::Pool;
 use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
-use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
     /// Allocates from a locked heap of the request's stream.
@@ -79,9 +78,7 @@ impl Pool {
         let (mut st, region) = match self.find_region(heap, st, want, req, None) {
             Ok(answer) => answer.own()?,
             Err(e) if e.status == Status::OutOfMemory => {
-                // Less than a slab may be left, and other heaps lend blocks but no slabs. The
-                // request has not failed yet.
-                self.counters.out_of_memory.fetch_sub(1, Relaxed);
+                // Less than a slab may be left, and other heaps lend blocks but no slabs.
                 let align = req.align.max(GRANULE);
                 let want = Want::new(SLOT, align, (req.stream, heap.lane));
                 return self.malloc_large_slow(heap, heap.lock(), want, req);

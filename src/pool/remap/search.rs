@@ -11,7 +11,6 @@ use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a request found its memory.
 pub(crate) enum Answer<'a> {
@@ -82,10 +81,8 @@ impl Pool {
                             return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
                         }
                         // Whole extents were not enough, but parts of extents may be free here, or
-                        // be borrowed. The request has not failed yet.
-                        Err(e) if e.status == Status::OutOfMemory => {
-                            self.counters.out_of_memory.fetch_sub(1, Relaxed);
-                        }
+                        // be borrowed.
+                        Err(e) if e.status == Status::OutOfMemory => {}
                         Err(e) => return Err(e),
                     }
                 }
@@ -149,7 +146,6 @@ impl Pool {
             st = heap.lock();
             st.settle(&self.order, &self.index);
         }
-        self.counters.out_of_memory.fetch_add(1, Relaxed);
         // Peaks have risen by what was asked for in vain.
         self.lower_peaks();
         let mut error = self.out_of_memory(req.size);

@@ -141,7 +141,8 @@ impl Pool {
         let least = self.whole_pages(bytes)?;
         let mut want = self.options.va_size.max(least).next_multiple_of(self.page);
         loop {
-            match self.driver.va_reserve(self.dev, want + self.page, self.page) {
+            let reservation = want.checked_add(self.page).ok_or_else(|| too_large(bytes))?;
+            match self.driver.va_reserve(self.dev, reservation, self.page) {
                 Ok(base) => {
                     self.index.add_root(base, want);
                     // Makes the table the first request needs now, not then: addresses are taken

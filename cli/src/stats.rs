@@ -6,7 +6,7 @@ use gpumem::base::size::human;
 use gpumem::observe::{History, Recording};
 use indicatif::HumanCount;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -70,18 +70,22 @@ fn snapshot_numbers(snapshot: &Value) -> Value {
 
 /// Writes numbers as gauges; those of devices have a label.
 fn prometheus(numbers: &Value, out: &mut impl Write) -> io::Result<()> {
-    let gauge = |out: &mut dyn Write, name: &str, label: &str, value: &Value| match value.as_u64() {
-        Some(n) => writeln!(out, "# TYPE gpumem_{name} gauge\ngpumem_{name}{label} {n}"),
-        None => Ok(()),
-    };
-    for (name, value) in numbers.as_object().into_iter().flatten() {
-        gauge(out, name, "", value)?;
-    }
-    for device in numbers.get("devices").and_then(Value::as_array).into_iter().flatten() {
-        let label = format!("{{device=\"{}\"}}", device.get("device").and_then(Value::as_u64).unwrap_or(0));
-        for (name, value) in device.as_object().into_iter().flatten().filter(|(name, _)| *name != "device") {
-            gauge(out, name, &label, value)?;
+    // A metric's samples stand together, behind its only type line.
+    let mut metrics: BTreeMap<&str, Vec<(String, u64)>> = BTreeMap::new();
+    let devices = numbers.get("devices").and_then(Value::as_array).into_iter().flatten();
+    let labelled = devices.map(|device| {
+        let number = device.get("device").and_then(Value::as_u64).unwrap_or(0);
+        (device, format!("{{device=\"{number}\"}}"))
+    });
+    for (of, label) in std::iter::once((numbers, String::new())).chain(labelled) {
+        let values = of.as_object().into_iter().flatten().filter(|(name, _)| label.is_empty() || *name != "device");
+        for (name, n) in values.filter_map(|(name, value)| Some((name, value.as_u64()?))) {
+            metrics.entry(name).or_default().push((label.clone(), n));
         }
+    }
+    for (name, samples) in metrics {
+        writeln!(out, "# TYPE gpumem_{name} gauge")?;
+        samples.iter().try_for_each(|(label, n)| writeln!(out, "gpumem_{name}{label} {n}"))?;
     }
     Ok(())
 }
@@ -132,4 +136,22 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
         }
     }
     t.print(&mut io::stdout().lock())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn each_metric_has_one_type_line_with_its_samples_behind_it() {
+        let device = |n: u64| serde_json::json!({"device": n, "live": 10 + n, "mapped": 20 + n});
+        let numbers = serde_json::json!({"live": 7, "reason": "oom", "devices": [device(0), device(1)]});
+        let mut out = Vec::new();
+        prometheus(&numbers, &mut out).unwrap();
+        let expected = "# TYPE gpumem_live gauge\ngpumem_live 7\ngpumem_live{device=\"0\"} 10\n\
+                        gpumem_live{device=\"1\"} 11\n# TYPE gpumem_mapped gauge\n\
+                        gpumem_mapped{device=\"0\"} 20\ngpumem_mapped{device=\"1\"} 21\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
 }

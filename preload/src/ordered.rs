@@ -4,7 +4,7 @@ use crate::captures::{any as any_capture, of_thread};
 use crate::cuda::{Code, MemPool, Ptr, Stream, INVALID_VALUE, SUCCESS};
 use crate::pressure::again;
 use crate::real::{other, Real};
-use crate::served::{self, Served};
+use crate::served::{self, aligned, Served};
 use crate::{counters, settings};
 use gpumem::base::StreamHandle;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Op
     if pool.is_none() && !any_capture() {
         if let Some(served) = served::of_primary(real.current()) {
             if served.pool_is_current.load(Relaxed) {
-                if let Some(ptr) = served.pool.malloc_hit_on(served.dev, bytes as u64, StreamHandle(stream)) {
+                if let Some(ptr) = served.pool.malloc_hit_on(served.dev, aligned(bytes as u64), StreamHandle(stream)) {
                     counters::made(bytes as u64);
                     return Some(Ok(ptr.get()));
                 }

@@ -198,6 +198,18 @@ pub fn code(e: &Error) -> Option<Code> {
     }
 }
 
+/// Memory of the driver starts at multiples of this, on which textures rely.
+const ALIGN: u64 = 512;
+
+/// What to ask gpumem for. Its objects of up to 4 KiB start at multiples of their size rounded up to
+/// 256 bytes, so a size that this makes an odd number of 256 bytes is rounded up to [`ALIGN`].
+pub fn aligned(bytes: u64) -> u64 {
+    match bytes <= 4096 && bytes.div_ceil(ALIGN / 2) % 2 == 1 {
+        true => bytes.next_multiple_of(ALIGN),
+        false => bytes,
+    }
+}
+
 impl Served {
     pub fn primary(&self) -> Ctx {
         self.primary
@@ -206,6 +218,7 @@ impl Served {
     /// Memory that may be used on any stream at once. `tag` is the context that it belongs to, 0
     /// for the primary one.
     pub fn take(&self, bytes: u64, tag: Ctx) -> Result<u64, Error> {
+        let bytes = aligned(bytes);
         self.quarantine.poll(self, false);
         if tag == 0 {
             if let Some(ptr) = self.pool.malloc_hit_on(self.dev, bytes, self.own) {
@@ -243,10 +256,9 @@ impl Served {
 
     /// Allocates in the order of a stream of the primary context.
     pub fn take_ordered(&self, bytes: u64, stream: Stream) -> Result<u64, Error> {
-        let request =
-            Request { size: bytes, stream: StreamHandle(stream), device: Some(self.dev), ..Request::default() };
+        let (size, stream, device) = (aligned(bytes), StreamHandle(stream), Some(self.dev));
         self.quarantine.poll(self, true);
-        self.search(&request)
+        self.search(&Request { size, stream, device, ..Request::default() })
     }
 
     /// Allocates; if memory is short, first gives back everything possible.

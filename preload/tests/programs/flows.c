@@ -229,12 +229,18 @@ static void pool(void) {
     SAY("reuse %d\n", (int)(attribute(pool, 1) & 1));
 }
 static void facts(void) {
-    ptr p, base = 0, at = 0;
+    ptr p, base = 0, at = 0, small[16], any = 0;
     size_t n = 0, free0, free1, free2, total;
     unsigned type = 0, sync = 1;
     uint64_t id = 0;
     int what[2] = {2, 12};
     void *where[2] = {&type, &n};
+    for (int i = 0; i < 16; i++) {
+        CODE(i % 2 ? cuMemAllocAsync(&small[i], 700, 0) : cuMemAlloc(&small[i], 100 + 300 * i));
+        any |= small[i];
+    }
+    SAY("aligned %d\n", !(any & 511));
+    for (int i = 0; i < 16; i++) CODE(cuMemFree(small[i]));
     CODE(cuMemGetInfo(&free0, &total));
     CODE(cuMemAlloc(&p, 10000000));
     CODE(cuMemGetInfo(&free1, &total));

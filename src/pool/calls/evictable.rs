@@ -144,7 +144,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails with `Capturing` if the stream, whose heap this is, is being captured: not every stream
+    /// Fails with `Capturing` if the stream, whose heap this is, is being captured. Not every one
     /// that allocates from an arena is.
     fn refuse_captured(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
         match heap.of_captures && self.now(stream)? == Now::Captured {

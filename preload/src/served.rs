@@ -201,8 +201,8 @@ pub fn code(e: &Error) -> Option<Code> {
 /// Memory of the driver starts at multiples of this, on which textures rely.
 const ALIGN: u64 = 512;
 
-/// What to ask gpumem for. Its objects of up to 4 KiB start at multiples of their size rounded up to
-/// 256 bytes, so a size that this makes an odd number of 256 bytes is rounded up to [`ALIGN`].
+/// What to ask gpumem for. Its objects of up to 4 KiB start at multiples of their size, rounded up
+/// to 256 bytes. If that makes it an odd number of 256 bytes, it is rounded up to [`ALIGN`].
 pub fn aligned(bytes: u64) -> u64 {
     match bytes <= 4096 && bytes.div_ceil(ALIGN / 2) % 2 == 1 {
         true => bytes.next_multiple_of(ALIGN),

@@ -477,28 +477,38 @@ fn many_captures_keep_the_footprint_flat() {
 }
 
 /// Once the captured stream is named again after the end, context markers are recorded as before.
-/// A route that no allocation has used ends while its stream is being captured. The capture stays
-/// known, so memory of a stream that is gone gets no context marker.
+/// A route that no allocation has used ends while its stream is being captured. A capture that any
+/// call has seen stays known, so memory of a stream that is gone gets no context marker.
 #[test]
 fn the_end_of_a_route_is_not_the_end_of_a_capture() {
-    let w = Scene::new(checked(BYTES), page_extents());
-    w.rig.host.begin_capture(w.cap).unwrap();
-    let p = w.malloc(100, w.cap);
-    w.free(p, Some(w.cap));
-    let arena = w.rig.pool.open_arena(GraphArenaOptions::default());
-    let route = w.rig.pool.begin_route(&arena, WhichStreams::Handle(w.cap), 0, None).unwrap();
-    w.rig.pool.end_route(&route);
-    let s = w.rig.stream();
-    let p = w.malloc(64 * MIB, s);
-    w.free(p, Some(s));
-    w.rig.host.stream_destroy(D, s).unwrap();
-    let s = w.rig.stream();
-    let p = w.malloc(64 * MIB, s);
-    w.free(p, Some(s));
-    assert!(w.rig.host.end_capture(w.cap).unwrap(), "the capture was lost");
-    w.rig.pool.release_arena(&arena);
-    w.before.iter().flatten().for_each(|&p| w.free(p, None));
-    w.rig.close();
+    for before_the_route in [true, false] {
+        let w = Scene::new(checked(BYTES), page_extents());
+        let arena = w.rig.pool.open_arena(GraphArenaOptions::default());
+        let begin = || w.rig.pool.begin_route(&arena, WhichStreams::Handle(w.cap), 0, None).unwrap();
+        let route = if before_the_route {
+            w.rig.host.begin_capture(w.cap).unwrap();
+            let p = w.malloc(100, w.cap);
+            w.free(p, Some(w.cap));
+            begin()
+        } else {
+            let route = begin();
+            w.rig.host.begin_capture(w.cap).unwrap();
+            assert!(w.rig.pool.is_claimed(w.cap).unwrap());
+            route
+        };
+        w.rig.pool.end_route(&route);
+        let s = w.rig.stream();
+        let p = w.malloc(64 * MIB, s);
+        w.free(p, Some(s));
+        w.rig.host.stream_destroy(D, s).unwrap();
+        let s = w.rig.stream();
+        let p = w.malloc(64 * MIB, s);
+        w.free(p, Some(s));
+        assert!(w.rig.host.end_capture(w.cap).unwrap(), "the capture was lost");
+        w.rig.pool.release_arena(&arena);
+        w.before.iter().flatten().for_each(|&p| w.free(p, None));
+        w.rig.close();
+    }
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Pool {
         drop(list);
         self.order.captures.forget_places();
         if let Which::Handle { key, .. } = &route.which {
-            self.order.captures.no_more(*key);
+            self.order.captures.no_more(*key, route.capture.load(Acquire) != 0);
         }
     }
 

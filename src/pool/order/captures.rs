@@ -102,11 +102,11 @@ impl Captures {
         self.count.store(keys.len(), Relaxed);
     }
 
-    /// Notes that no capture is to begin any more on the stream with this `key`; one that was met
-    /// may be in progress.
-    pub(crate) fn no_more(&self, key: usize) {
+    /// Notes that no capture is to begin any more on the stream with this `key`; one that was met,
+    /// or that the caller has `seen`, may be in progress.
+    pub(crate) fn no_more(&self, key: usize, seen: bool) {
         let mut keys = self.lock();
-        if keys.get(&key).is_some_and(|known| !known.met) {
+        if keys.get(&key).is_some_and(|known| !known.met && !seen) {
             keys.remove(&key);
         } else if let Some(known) = keys.get_mut(&key) {
             known.announced = false;

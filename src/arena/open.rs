@@ -31,7 +31,7 @@ pub(super) struct Links {
     pub(super) arena: Arc<Arena>,
     /// Threads attached.
     pub(super) threads: u32,
-    /// Open arenas directly inside.
+    /// Arenas directly inside: open ones, and those whose end has not emptied them yet.
     pub(super) inside: u32,
     pub(super) promoted: u64,
 }

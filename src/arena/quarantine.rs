@@ -8,12 +8,13 @@
 
 use super::pools::Pools;
 use super::records::Record;
-use crate::base::sync::{lock, Mutex};
+use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};
 use crate::base::{DeviceId, Error, Result, Status};
+use crate::driver::process::thread_number;
 use crate::pool::{Held, Pool, Scope};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// The fill of poisoned memory: NaN as a float of any format, so that late reads show, too.
 const POISON: u8 = 0xff;
@@ -51,6 +52,23 @@ struct State {
     /// Oldest first.
     items: VecDeque<Item>,
     bytes: u64,
+    /// The threads that have taken items out to look at them or to release them.
+    working: Vec<u32>,
+    /// How many threads wait for those, to have memory.
+    emptying: u32,
+}
+
+/// The calling thread's part of [`State::working`].
+struct Working<'a>(&'a Quarantine);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        let me = thread_number();
+        let mut st = lock(&self.0.state);
+        st.working.iter().position(|&t| t == me).map(|i| st.working.swap_remove(i));
+        drop(st);
+        self.0.worked.notify_all();
+    }
 }
 
 /// A quarantine over the pools of one context.
@@ -60,6 +78,8 @@ pub(super) struct Quarantine {
     /// The scope that poisoned allocations belong to.
     scope: Arc<Scope>,
     state: Mutex<State>,
+    /// Told when a thread leaves `State::working`.
+    worked: Condvar,
     stale_writes: AtomicU64,
     unchecked: AtomicU64,
 }
@@ -80,6 +100,7 @@ impl Quarantine {
             most,
             scope: Scope::of_reclaimed(),
             state: Mutex::new(State::default()),
+            worked: Condvar::new(),
             stale_writes: AtomicU64::new(0),
             unchecked: AtomicU64::new(0),
         }
@@ -162,28 +183,49 @@ impl Quarantine {
         self.shrink_to(self.most, false, pools, found);
     }
 
-    /// Releases everything. Returns whether there was anything.
+    /// Releases everything, and waits until other threads have released what they have in hand.
+    /// Returns whether there was anything.
     pub(super) fn empty(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> bool {
-        if lock(&self.state).items.is_empty() {
+        let mut st = lock(&self.state);
+        // A thread that has items in hand itself is in a callback: others may wait for it.
+        let waits = !st.working.is_empty() && !st.working.contains(&thread_number());
+        if st.items.is_empty() && !waits {
             return false;
         }
+        if waits {
+            st.emptying += 1;
+            while !st.working.is_empty() {
+                st = self.worked.wait(st).unwrap_or_else(PoisonError::into_inner);
+            }
+            st.emptying -= 1;
+        }
+        drop(st);
         // Late writes may still be on their way.
         pools.each(&mut |pool| drop(pool.wait_for_device()));
-        self.shrink_to(0, true, pools, found) > 0
+        self.shrink_to(0, true, pools, found) > 0 || waits
+    }
+
+    /// Counts the calling thread as one that has items in hand, from before the lock on them is
+    /// released.
+    fn work(&self, mut st: MutexGuard<'_, State>) -> Working<'_> {
+        st.working.push(thread_number());
+        Working(self)
     }
 
     /// Returns how many were released. Unless `anyway`, poisoned memory stays while a capture keeps
     /// it from being read.
     fn shrink_to(&self, most: u64, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> usize {
         let mut out: Vec<Item> = Vec::new();
-        {
-            let mut st = lock(&self.state);
-            while st.bytes > most {
-                let Some(item) = st.items.pop_front() else { break };
-                st.bytes -= item.bytes();
-                out.push(item);
-            }
+        let mut st = lock(&self.state);
+        while st.bytes > most {
+            let Some(item) = st.items.pop_front() else { break };
+            st.bytes -= item.bytes();
+            out.push(item);
         }
+        if out.is_empty() {
+            return 0;
+        }
+        let _working = self.work(st);
         let mut stay: Vec<Item> = Vec::new();
         let all = out.len();
         for item in out {
@@ -248,11 +290,13 @@ impl Quarantine {
             let text = "memory cannot be looked at while a stream is being captured; end the capture first";
             return Err(Error::new(Status::Capturing, text));
         }
-        let mut items = {
-            let mut st = lock(&self.state);
-            st.bytes = 0;
-            std::mem::take(&mut st.items)
-        };
+        let mut st = lock(&self.state);
+        st.bytes = 0;
+        let mut items = std::mem::take(&mut st.items);
+        if items.is_empty() {
+            return Ok(0);
+        }
+        let _working = self.work(st);
         let mut changed = 0;
         for item in &mut items {
             pools.each(&mut |pool| {
@@ -268,6 +312,9 @@ impl Quarantine {
             });
         }
         self.put_back(items.into());
+        if lock(&self.state).emptying > 0 {
+            self.shrink_to(0, true, pools, found);
+        }
         Ok(changed)
     }
 

@@ -230,7 +230,8 @@ impl Registry {
     }
 
     /// Ends an arena and every open one inside it, keeping nothing. No other thread may be attached
-    /// to any of them; the calling one need not be. After an error nothing has changed.
+    /// to any of them, nor be ending one; the calling one need not be attached. After an error
+    /// nothing has changed.
     pub fn abort(&self, arena: &Arc<Arena>, pools: &dyn Pools) -> Result<ExitReport> {
         let all;
         {
@@ -245,6 +246,15 @@ impl Registry {
                 if others > 0 {
                     return Err(Error::invalid(format!(
                         "arena_abort: {others} other threads are attached to {}; they must detach first",
+                        a.text()
+                    )));
+                }
+                // What an exit keeps goes to the arena around, which must not end before.
+                let known = all.iter().filter(|b| b.parent.as_ref().is_some_and(|p| p.id == a.id)).count();
+                let ending = open.get(&a.id).map_or(0, |l| l.inside).saturating_sub(known as u32);
+                if ending > 0 {
+                    return Err(Error::invalid(format!(
+                        "arena_abort: {ending} arenas inside {} are being ended; wait for that first",
                         a.text()
                     )));
                 }

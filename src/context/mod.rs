@@ -95,6 +95,8 @@ pub struct Context {
     recorder: Arc<Recorder>,
     /// Takes an event for every allocation, if events are wanted.
     interest: Arc<Interest>,
+    /// Held while events are turned on or off.
+    watching: Mutex<()>,
     /// Whether a free may be a hit: a pool exists, and nothing is watched.
     quick_free: AtomicBool,
     /// Whether the work at the process's end, which is done once, has been done.
@@ -125,6 +127,7 @@ impl Context {
             arenas: Registry::new(detector(&config), interest.clone()),
             recorder,
             interest: interest.clone(),
+            watching: Mutex::new(()),
             quick_free: AtomicBool::new(config.pool),
             page: OnceLock::new(),
             left: AtomicBool::new(false),

@@ -7,6 +7,7 @@
 
 use super::{settings, Context, Request};
 use crate::arena::Arena;
+use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::process;
 use crate::observe::history::Life;
@@ -42,6 +43,7 @@ impl Context {
 
     /// Makes the calls of this context emit events, as long as they are wanted.
     fn watch(&self) {
+        let _one = lock(&self.watching);
         if self.interest.start_events() {
             self.quick_free.store(false, Relaxed);
         }
@@ -49,6 +51,8 @@ impl Context {
 
     /// Restores the hit path once no events are wanted.
     fn unwatch(&self) {
+        // Whoever wants them from now on turns them on again after this.
+        let _one = lock(&self.watching);
         if !self.recorder.is_on() && self.interest.stop_events() {
             self.quick_free.store(self.config.pool, Relaxed);
         }

@@ -13,6 +13,7 @@ use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
 use gpumem::pool::{AllocFlags, Kept, Scope};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 
 const CHECK: DebugMode = DebugMode { check: true, abort: false, poison: false, unmap: false };
@@ -254,4 +255,36 @@ fn a_quarantine_that_has_lost_something_is_not_valid() {
     ctx.pool(D).unwrap().free_reclaimed(p, id, None).unwrap();
     let e = ctx.validate().unwrap_err();
     assert!(e.message.contains("is in quarantine and not kept"), "{e}");
+}
+
+/// A request for which there is no memory is not refused while another thread has what is in
+/// quarantine in hand.
+#[test]
+fn memory_that_is_being_looked_at_can_be_had() {
+    let options = HostOptions { bytes_per_device: 32 * MIB, ..HostOptions::default() };
+    let host = HostDriver::new(options).unwrap();
+    let config = Config { arena_debug: POISON, arena_quarantine: Some(GIB), log: 0, ..Config::default() };
+    let ctx = Context::new(host.clone(), config).unwrap();
+    let s = host.stream_create(D).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                ctx.arena_verify().unwrap();
+            }
+        });
+        for _ in 0..100 {
+            let arena = ctx.arena_enter("step").unwrap();
+            let made: Result<Vec<u64>, _> =
+                (0..3).map(|_| ctx.malloc(&Request { size: 8 * MIB, stream: s, ..Request::default() })).collect();
+            ctx.arena_exit(&arena, &[]).unwrap();
+            if let Err(e) = made {
+                stop.store(true, Relaxed);
+                panic!("{e}");
+            }
+        }
+        stop.store(true, Relaxed);
+    });
+    ctx.trim(0).unwrap();
+    clean(&host, &ctx);
 }

@@ -2,15 +2,15 @@
 //! counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use gpumem::arena::Arena;
+use gpumem::arena::{Arena, Pools, Registry};
 use gpumem::base::size::{GIB, KIB};
-use gpumem::base::{DeviceId, StreamHandle};
+use gpumem::base::{DeviceId, Status, StreamHandle};
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
-use gpumem::pool::AllocFlags;
+use gpumem::pool::{AllocFlags, Pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Barrier, Mutex, RwLock};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, RwLock};
 
 const D: DeviceId = DeviceId(0);
 
@@ -197,4 +197,41 @@ fn an_exit_keeps_what_interior_pointers_name_beside_other_threads() {
         assert_eq!(wrong, None);
     });
     nothing_left(&host, &ctx);
+}
+
+/// Calls a function where an arena's end looks at the pools.
+struct Meanwhile<F>(F);
+
+impl<F: Fn()> Pools for Meanwhile<F> {
+    fn each(&self, _: &mut dyn FnMut(&Pool)) {
+        self.0();
+    }
+}
+
+/// What an exit keeps goes to the arena around, which another thread must not end before.
+#[test]
+fn an_arena_is_not_aborted_while_another_thread_ends_one_inside_it() {
+    let registry = Registry::default();
+    let nothing: Arc<[OnceLock<Pool>]> = Arc::new([]);
+    let outer = registry.enter("outer").unwrap();
+    let inner = registry.enter("inner").unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            registry.attach(&inner).unwrap();
+            std::thread::park();
+            let during = Meanwhile(|| {
+                let e = registry.abort(&outer, &nothing).unwrap_err();
+                assert!(e.status == Status::Invalid && e.message.contains("being ended"), "{e}");
+            });
+            registry.exit(&inner, &[1], &during).unwrap();
+        });
+        while registry.stats(&inner, &nothing).unwrap().threads < 2 {
+            std::thread::yield_now();
+        }
+        registry.detach(&inner).unwrap();
+        registry.detach(&outer).unwrap();
+        other.thread().unpark();
+    });
+    registry.abort(&outer, &nothing).unwrap();
+    assert_eq!(registry.open_count(), 0);
 }

@@ -116,6 +116,28 @@ fn a_reservation_that_takes_from_outside_moves_what_is_outside() {
     }
 }
 
+/// All of the space is promised, and an allocation from a reservation needs no promise, only
+/// memory: just as much moves out as the device lacks.
+#[test]
+fn what_a_reservation_has_promised_lacks_only_memory() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let s = rig.stream();
+    let all = movable(&rig, 20, s);
+    rig.ctx.set_limit(D, 40 * PAGE).unwrap();
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let large = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(43 * PAGE))).unwrap();
+    assert_eq!(rig.usage(GPU).available, 0);
+    large.attach_thread().unwrap();
+    // Of the 40 pages 21 are used, so 11 are missing.
+    let flags = AllocFlags::SINGLE_HANDLE;
+    let p = rig.ctx.malloc(&Request { size: 30 * PAGE, stream: s, flags, ..Request::default() }).unwrap();
+    assert_eq!(resident(&rig, &all), 9);
+    manager.detach_thread(large.in_space()).unwrap();
+    rig.ctx.free_async(p, s).unwrap();
+    large.release().unwrap();
+    close(&rig, &all, s);
+}
+
 /// Of what the space is short, only the part outside of its reservation helps.
 #[test]
 fn what_is_partly_reserved_makes_room_by_its_other_part() {

@@ -5,14 +5,16 @@ use crate::evict_support;
 
 use evict_support::{Options, Rig, D, PAGE};
 use gpumem::base::size::MIB;
-use gpumem::base::Status;
+use gpumem::base::{Status, StreamHandle};
 use gpumem::context::config::{Config, Limit, PinnedBlocks};
 use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, Driver, Fault, FaultRule};
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::Goal;
-use gpumem::tier::{OutOfMemoryPolicy, SpaceId, Tier};
+use gpumem::tier::{
+    Amount, Decision, LimitPolicy, OutOfMemoryPolicy, Overdraw, Request as Reserve, SpaceId, Strategy, Tier,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -237,6 +239,65 @@ fn callbacks_that_evict_what_another_move_holds_get_an_error() {
     for p in all {
         rig.ctx.free(p).unwrap();
     }
+    rig.close();
+}
+
+/// The callback of a reservation that a move draws from allocates on the device that the move
+/// empties: there is no memory before the callback ends, so it is told that, and the move goes on.
+#[test]
+fn an_overdraw_callback_does_not_wait_for_the_move_that_called_it() {
+    let rig = Arc::new(Rig::new(Options { pages: 8, ..Options::default() }));
+    let s = rig.stream();
+    let leaving = rig.malloc(PAGE, 1, s);
+    rig.ctx.hold(leaving).unwrap();
+    rig.ctx.unhold(leaving, s).unwrap();
+    let fixed = rig.malloc(6 * PAGE, 2, s);
+    let tiers = rig.ctx.tiers().unwrap();
+    let space = SpaceId::new(Tier::Host, tiers.host().nodes()[0]);
+    let (weak, seen) = (Arc::downgrade(&rig), Arc::new(Mutex::new(Vec::new())));
+    let policy = LimitPolicy::Callback({
+        let seen = seen.clone();
+        Arc::new(move |_: &Overdraw| {
+            let got = weak.upgrade().unwrap().try_malloc(PAGE, 3, s).map_err(|e| e.status);
+            seen.lock().unwrap().push(got);
+            Decision::Ignore
+        })
+    });
+    let request = Reserve::new(Strategy::Space(space), Amount::Exact(1)).policy(policy);
+    let small = tiers.manager().reserve(request).unwrap();
+    small.attach_thread().unwrap();
+    let moved = rig.ctx.shift(What::One(leaving), Goal::Lower, Some(s), None).unwrap();
+    assert_eq!((moved.items, &*seen.lock().unwrap()), (1, &vec![Err(Status::OutOfMemory)]));
+    tiers.manager().detach_thread(small.in_space()).unwrap();
+    small.release().unwrap();
+    for p in [leaving, fixed] {
+        rig.ctx.free(p).unwrap();
+    }
+    rig.close();
+}
+
+/// A callback that makes room for a resize promotes what is resized: it stays where the callback
+/// has put it.
+#[test]
+fn what_is_promoted_while_it_is_resized_stays_promoted() {
+    let rig = Arc::new(Rig::new(Options { pages: 16, ..Options::default() }));
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let arena = rig.ctx.arena_enter("step").unwrap();
+    let malloc = |pages| rig.ctx.malloc(&Request { size: pages * PAGE, ..Request::default() }).unwrap();
+    let (resized, in_the_way) = (malloc(4), malloc(8));
+    let weak = Arc::downgrade(&rig);
+    let policy = OutOfMemoryPolicy::Callback(Arc::new(move |shortage| {
+        let rig = weak.upgrade().unwrap();
+        rig.ctx.arena_promote(resized).unwrap();
+        rig.ctx.free(in_the_way).unwrap();
+        shortage.attempt == 1
+    }));
+    manager.set_out_of_memory_policy(GPU, policy).unwrap();
+    let moved = rig.ctx.realloc(resized, 9 * PAGE, StreamHandle::LEGACY).unwrap();
+    assert_ne!(moved, resized);
+    assert_eq!(rig.ctx.arena_exit(&arena, &[]).unwrap().freed, 0);
+    rig.ctx.free(moved).unwrap();
+    manager.set_out_of_memory_policy(GPU, OutOfMemoryPolicy::Fail).unwrap();
     rig.close();
 }
 

@@ -6,8 +6,7 @@ use crate::pool::heap::{block_size, slab, Heap, HeapState, Place, GRANULE, MIN_S
 use crate::pool::memory::SLOT;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
-use crate::pool::types::{AllocFlags, AllocRequest, Scope, Slip, Want};
-use std::sync::Arc;
+use crate::pool::types::{AllocFlags, AllocRequest, Slip, Want};
 
 /// The outcome of [`Pool::realloc_here`].
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub enum Resized {
 }
 
 /// What the copy must know of an allocation that has to move.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Relocation {
     /// Bytes its contents may take.
     usable: u64,
@@ -27,7 +26,6 @@ pub struct Relocation {
     tag: u64,
     /// Its flags, the pool's own included.
     pub flags: AllocFlags,
-    scope: Option<Arc<Scope>>,
 }
 
 impl Pool {
@@ -58,19 +56,18 @@ impl Pool {
                     st.resize_object(slab, number, size);
                     return Ok(Resized::Here);
                 }
-                let (tag, scope) = (st.user_tags.get(&ptr).copied().unwrap_or(0), st.scope_at(place));
+                let tag = st.user_tags.get(&ptr).copied().unwrap_or(0);
                 // The new object is aligned at least as the old one's class was.
                 let align = (usable & usable.wrapping_neg()).min(SLOT);
-                Relocation { usable, align, tag, flags, scope }
+                Relocation { usable, align, tag, flags }
             }
             Found::Dedicated { core, info } => {
                 if info.flags.has(AllocFlags::EVICTABLE) {
                     let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let d = core.dedicated.get(&ptr);
-                let (align, flags, scope) = d.map_or((1, flags, None), |d| (d.align, d.flags, d.scope.clone()));
-                Relocation { usable: info.usable, align, tag: info.tag, flags, scope }
+                let (align, flags) = core.dedicated.get(&ptr).map_or((1, flags), |d| (d.align, d.flags));
+                Relocation { usable: info.usable, align, tag: info.tag, flags }
             }
             Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
                 let block = st.regions.block(region);
@@ -81,7 +78,7 @@ impl Pool {
                     heap.publish(&st);
                     return Ok(Resized::Here);
                 }
-                Relocation { usable, align, tag, flags, scope: st.scope_at(place) }
+                Relocation { usable, align, tag, flags }
             }
         }))
     }
@@ -96,16 +93,18 @@ impl Pool {
         moving: &Relocation,
         slip: Option<&Slip>,
     ) -> Result<u64> {
-        let Relocation { usable, align, tag, flags, ref scope } = *moving;
+        let Relocation { usable, align, tag, flags } = *moving;
         // It joins no scope yet: until the old one is freed, no other thread may free the new one.
         let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
         let copied = match usable.min(size) {
             0 => Ok(()),
             n => self.driver.copy_async(self.dev, new, ptr, n, stream),
         };
-        match copied.and_then(|()| self.free(ptr, Some(stream))) {
-            Ok(()) => {
-                // The allocation stays in its scope, whichever arena is current now.
+        // The allocation stays in its scope, whichever arena is current now. It may have been
+        // promoted while memory was looked for.
+        let scope = copied.and_then(|()| self.scope_containing(ptr));
+        match scope.and_then(|scope| self.free(ptr, Some(stream)).map(|()| scope)) {
+            Ok(scope) => {
                 if scope.is_some() {
                     self.keep(new, None, scope.as_ref());
                 }

@@ -56,9 +56,12 @@ pub(super) fn claim(disk: &dyn Disk, mount: &Path) -> Result<(Claim, Reclaimed)>
     make_root(disk, &root)?;
     let guard = open_lock(disk, &root.join("guard"))?;
     let locks = lock(disk, &guard, true, &root)?.is_some();
-    let made = make_own(disk, &root, locks).and_then(|claim| {
-        let dead = find_dead(disk, &claim, locks)?;
-        Ok((claim, dead))
+    let made = make_own(disk, &root, locks).and_then(|mut claim| match find_dead(disk, &claim, locks) {
+        Ok(dead) => Ok((claim, dead)),
+        Err(e) => {
+            claim.release(disk);
+            Err(e)
+        }
     });
     // Others may go on: each dead directory is held by its own lock, and removing it may take a
     // while.

@@ -101,7 +101,8 @@ impl Shared {
         let (bytes, there) = match *lack {
             Lack::Reservation { bytes, .. } => return Ok(bytes),
             Lack::Promise(bytes) => (bytes, space.available()),
-            Lack::Memory(bytes) => (bytes, pool.unmapped()?.min(space.available())),
+            // What was drawn needs no promise any more.
+            Lack::Memory(bytes) => (bytes, pool.unmapped()?),
         };
         if bytes > space.limit().min(pool.limit()) {
             return Ok(u64::MAX);

@@ -6,7 +6,7 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::inside::{call_back, enter_a_shift};
+use super::inside::enter_a_shift;
 use super::item::{Claim, Item, Place};
 use super::lanes::{Flow, Progress};
 use super::pending::{Begun, Pending, Way, SUBMITTING};
@@ -15,6 +15,7 @@ use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::disk::Buffer;
 use crate::driver::nvtx;
 use crate::pool::{By, Pool, Waited};
+use crate::tier::promise::policy::call_back;
 use crate::tier::{DrawFrom, SpaceId, Strategy, Tier};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 
 use super::account::{Account, Taken};
 use super::lack::{Counting, Lack, Refused};
-use super::policy::{Decision, Factor, LimitPolicy, Overdraw};
+use super::policy::{call_back, Decision, Factor, LimitPolicy, Overdraw};
 use super::space::MAX_BYTES;
 use crate::base::sync::lock;
 use crate::base::{size::exact, Error, Result, Status};
@@ -58,7 +58,7 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts
             }
             LimitPolicy::Callback(callback) => {
                 attempt = attempt.saturating_add(1);
-                callback(&Overdraw {
+                let what = Overdraw {
                     space: account.space.id,
                     reservation: account.id,
                     size: account.size(),
@@ -66,7 +66,8 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts
                     bytes,
                     stream,
                     attempt,
-                })
+                };
+                call_back(|| callback(&what))
             }
         };
         match decision {

@@ -151,29 +151,47 @@ impl fmt::Debug for OutOfMemoryPolicy {
 }
 
 thread_local! {
-    /// Whether this thread is in a callback of [`OutOfMemoryPolicy`].
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// How many callbacks this thread is in: of policies, and about the progress of moves.
+    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
+    /// Whether one of them is of [`OutOfMemoryPolicy`].
+    static IN_OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a callback of a policy.
+/// Whether this thread is in a callback of a policy, or about the progress of a move.
 pub fn in_a_callback() -> bool {
-    INSIDE.try_with(Cell::get).unwrap_or(false)
+    CALLBACKS.try_with(|n| n.get() > 0).unwrap_or(false)
 }
 
-/// Marks the thread while a callback runs, even if that panics.
+/// Counts a callback of this thread until it is dropped, also by a panic.
 struct Inside;
-
-impl Inside {
-    /// `None` in a callback, or while the thread is ending.
-    fn enter() -> Option<Inside> {
-        let entered = INSIDE.try_with(|i| !i.replace(true));
-        entered.is_ok_and(|e| e).then_some(Inside)
-    }
-}
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let _ = INSIDE.try_with(|i| i.set(false));
+        let _ = CALLBACKS.try_with(|n| n.set(n.get().saturating_sub(1)));
+    }
+}
+
+/// Calls a callback, which [`in_a_callback`] then says.
+pub fn call_back<T>(callback: impl FnOnce() -> T) -> T {
+    let _ = CALLBACKS.try_with(|n| n.set(n.get().saturating_add(1)));
+    let _inside = Inside;
+    callback()
+}
+
+/// Marks the thread while a callback of [`OutOfMemoryPolicy`] runs, even if that panics.
+struct InOutOfMemory;
+
+impl InOutOfMemory {
+    /// `None` in such a callback, or while the thread is ending.
+    fn enter() -> Option<InOutOfMemory> {
+        let entered = IN_OUT_OF_MEMORY.try_with(|i| !i.replace(true));
+        entered.is_ok_and(|e| e).then_some(InOutOfMemory)
+    }
+}
+
+impl Drop for InOutOfMemory {
+    fn drop(&mut self) {
+        let _ = IN_OUT_OF_MEMORY.try_with(|i| i.set(false));
     }
 }
 
@@ -210,8 +228,8 @@ impl OutOfMemoryPolicy {
             failed = failed.saturating_add(1);
             let again = {
                 // Dropped before the next try, which is no part of the callback.
-                let Some(_inside) = Inside::enter() else { return Err(error) };
-                callback(&Shortage { space, bytes, stream, attempt: failed })
+                let Some(_inside) = InOutOfMemory::enter() else { return Err(error) };
+                call_back(|| callback(&Shortage { space, bytes, stream, attempt: failed }))
             };
             if !again {
                 return Err(error);

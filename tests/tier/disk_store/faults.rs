@@ -180,6 +180,11 @@ fn permission_refused() {
         disk.set(&[]);
         assert_eq!(mount.stores(), Vec::<PathBuf>::new(), "{call:?}");
     }
+    // Its own directory is there by then, and goes again.
+    disk.set(&[rule(DiskCall::List, 0, Effect::Errno(libc::EACCES), false)]);
+    assert!(Store::open_on(disk.clone(), &mount.0, &small_chunks()).is_err());
+    disk.set(&[]);
+    assert_eq!(mount.stores(), Vec::<PathBuf>::new());
     let store = Store::open_on(disk.clone(), &mount.0, &small_chunks()).unwrap();
     for call in [DiskCall::CreateDirect, DiskCall::Create] {
         disk.fail(call, libc::EACCES);

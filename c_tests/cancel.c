@@ -72,6 +72,18 @@ static void looks(void) {
     stats_now();
 }
 
+/* The pair is served at once: no search, no driver call. */
+static void is_watched(void) {
+    OK(gpumem_free_async(must_malloc_async(1000, s), s));
+    gpumem_free(must_malloc_async(1000, s));
+}
+
+static void sleeps(const gpumem_event *event, void *user) {
+    (void)event;
+    (void)user;
+    usleep(1);
+}
+
 typedef void (*work)(void);
 static int returned;
 
@@ -99,6 +111,18 @@ static void a_call_is_no_cancellation_point(void) {
             CHECK(returned == 1 && end == PTHREAD_CANCELED);
         }
     OK(gpumem_validate());
+}
+
+static void a_callback_for_events_is_none_either(void) {
+    static work watched = is_watched;
+    pthread_t thread;
+    void *end = NULL;
+    is_watched();
+    OK(gpumem_event_callback_set(sleeps, NULL));
+    CHECK(pthread_create(&thread, NULL, is_cancelled_before, &watched) == 0);
+    CHECK(pthread_join(thread, &end) == 0);
+    CHECK(returned == 1 && end == PTHREAD_CANCELED);
+    OK(gpumem_event_callback_set(NULL, NULL));
 }
 
 static void *works_until_cancelled(void *arg) {
@@ -135,6 +159,7 @@ int main(void) {
     setenv("GPUMEM_LOG", "2", 1);
     s = must_stream();
     RUN(a_call_is_no_cancellation_point);
+    RUN(a_callback_for_events_is_none_either);
     RUN(threads_are_cancelled_at_work);
     OK(gpumem_stream_destroy(s));
     return 0;

@@ -169,7 +169,8 @@ gpumem_status gpumem_record_start(const char *path, uint32_t stack_frames);
 //
 // events and lost may be NULL. They receive the number of events in the file and the number that
 // were lost.
-// Errors: GPUMEM_ERROR_INVALID when no recording is under way.
+// Errors: GPUMEM_ERROR_INVALID when no recording is under way; GPUMEM_ERROR_IO when it has ended
+// and its last events are not written after ten seconds.
 gpumem_status gpumem_record_stop(uint64_t *events, uint64_t *lost);
 
 // Writes a snapshot: the state of all memory now, as JSON, for `gpumem view`.

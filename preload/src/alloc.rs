@@ -31,7 +31,7 @@ fn serve(real: &Real, bytes: usize) -> Option<Result<Ptr, Code>> {
     let _time = counters::time();
     match served.take(bytes as u64, tag) {
         Ok(ptr) => {
-            counters::made(bytes as u64);
+            counters::made(served::aligned(bytes as u64));
             Some(Ok(ptr))
         }
         Err(e) => served::code(&e).map(Err),

@@ -26,13 +26,15 @@ pub unsafe fn memory(real: &Real, free: *mut usize, total: *mut usize) -> Code {
     served.quarantine.poll(served, true);
     let limit = served.pool.config().limit;
     let stats = served.pool.stats(served.dev).unwrap_or_default();
+    // For the program it is free already, and a request that needs it waits for it.
+    let live = stats.live.saturating_sub(served.quarantine.bytes());
     // SAFETY: the driver has written what is not null.
     unsafe {
         let all = if total.is_null() { u64::MAX } else { *total as u64 };
-        let mut left = (*free as u64).saturating_add(stats.mapped.saturating_sub(stats.live)).min(all);
+        let mut left = (*free as u64).saturating_add(stats.mapped.saturating_sub(live)).min(all);
         if limit != gpumem::context::config::Limit::Device && !total.is_null() {
             let most = limit.of(all).min(all);
-            left = left.min(most.saturating_sub(stats.live));
+            left = left.min(most.saturating_sub(live));
             *total = most as usize;
         }
         *free = left as usize;

@@ -7,7 +7,7 @@ use crate::name::Name;
 use crate::porter;
 use crate::real::{other, Real};
 use crate::served::{self, Served};
-use gpumem::base::Error;
+use gpumem::base::{DeviceId, Error};
 use gpumem::driver::PhysHandle;
 use std::collections::HashMap;
 use std::ffi::c_uint;
@@ -24,7 +24,8 @@ struct Import {
     served: &'static Served,
 }
 
-static IMPORTS: Mutex<Option<HashMap<Name, Import>>> = Mutex::new(None);
+/// By name, and the device that it was opened on, which has an address of its own.
+static IMPORTS: Mutex<Option<HashMap<(Name, DeviceId), Import>>> = Mutex::new(None);
 
 pub unsafe fn export(real: &Real, out: *mut IpcHandle, ptr: Ptr) -> Code {
     let found = served::owner(ptr).filter(|_| !out.is_null()).and_then(|s| Some((s, s.info_containing(ptr)?)));
@@ -63,9 +64,10 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
         return INVALID_CONTEXT;
     }
     let Some((served, _)) = served::of_context(real, real.current()) else { return INVALID_CONTEXT };
+    let key = (name, served.dev);
     let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let imports = imports.get_or_insert_default();
-    if let Some(known) = imports.get_mut(&name) {
+    if let Some(known) = imports.get_mut(&key) {
         known.opened += 1;
         // SAFETY: not null, so the program's place for an address.
         unsafe { out.write(known.ptr) };
@@ -76,7 +78,7 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
         Ok(import) => {
             // SAFETY: as above.
             unsafe { out.write(import.ptr) };
-            imports.insert(name, import);
+            imports.insert(key, import);
             SUCCESS
         }
         Err(e) => served::code(&e).unwrap_or(MAP_FAILED),
@@ -121,21 +123,21 @@ fn unmap(import: &Import) -> u64 {
 
 pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
     let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = imports.iter().flatten().find(|(_, i)| i.ptr == ptr).map(|(name, _)| *name);
-    let (Some(name), Some(imports)) = (name, imports.as_mut()) else {
+    let key = imports.iter().flatten().find(|(_, i)| i.ptr == ptr).map(|(key, _)| *key);
+    let (Some(key), Some(imports)) = (key, imports.as_mut()) else {
         return real.cuIpcCloseMemHandle(ptr);
     };
-    let last = imports.get_mut(&name).is_some_and(|i| {
+    let last = imports.get_mut(&key).is_some_and(|i| {
         i.opened -= 1;
         i.opened == 0
     });
     if last {
-        if let Some(import) = imports.remove(&name) {
+        if let Some(import) = imports.remove(&key) {
             // Waits for work that uses it, as the driver does.
             match other!(real, cuCtxSynchronize()) {
                 SUCCESS => {}
                 code => {
-                    imports.insert(name, Import { opened: 1, ..import });
+                    imports.insert(key, Import { opened: 1, ..import });
                     return code;
                 }
             }

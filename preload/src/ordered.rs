@@ -21,7 +21,7 @@ fn serve(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> Op
         if let Some(served) = served::of_primary(real.current()) {
             if served.pool_is_current.load(Relaxed) {
                 if let Some(ptr) = served.pool.malloc_hit_on(served.dev, aligned(bytes as u64), StreamHandle(stream)) {
-                    counters::made(bytes as u64);
+                    counters::made(aligned(bytes as u64));
                     return Some(Ok(ptr.get()));
                 }
             }
@@ -46,7 +46,7 @@ fn search(real: &Real, bytes: usize, stream: Stream, pool: Option<MemPool>) -> O
     }
     match served.take_ordered(bytes as u64, stream) {
         Ok(ptr) => {
-            counters::made(bytes as u64);
+            counters::made(aligned(bytes as u64));
             Some(Ok(ptr))
         }
         Err(e) => served::code(&e).map(Err),
@@ -131,7 +131,7 @@ fn release(real: &Real, ptr: Ptr, stream: Stream) -> Option<Code> {
 #[inline(never)]
 fn release_slowly(real: &Real, served: &Served, ptr: Ptr, stream: Stream) -> Result<(), Option<Code>> {
     let info = served.pool.info(ptr).map_err(|e| served::code(&e))?;
-    if stream > 2 && of_stream(real, stream).is_none() {
+    if of_stream(real, stream).is_none() {
         // A stream of a created context, which gpumem cannot make anything wait for.
         match other!(real, cuStreamSynchronize(stream)) {
             SUCCESS => {}

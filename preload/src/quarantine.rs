@@ -86,6 +86,12 @@ impl Quarantine {
         !self.unsupported.load(Relaxed)
     }
 
+    /// Bytes of the memory in it.
+    pub fn bytes(&self) -> u64 {
+        let w = self.lock();
+        w.open_bytes.saturating_add(w.marked_bytes)
+    }
+
     /// Takes memory in; `false` if it is in here already.
     pub fn add(&self, home: &impl Home, ptr: Ptr, id: u64, bytes: u64) -> bool {
         let mut w = self.lock();

@@ -94,18 +94,22 @@ impl Context {
     /// Frees `ptr` if the allocation with this id lives there; whether it did. See
     /// [`Pool::free_id`].
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
-        if !self.config.pool {
-            return match self.native.info_containing(ptr) {
-                Ok(i) if i.base == ptr && i.id == id => self.free_anyhow(ptr, stream).map(|()| true),
-                _ => Ok(false),
-            };
-        }
         let began = if self.is_watched() { self.recorder().now() } else { 0 };
-        let pool = self.owner(ptr, "free_id")?;
-        let after = stream.map(|s| self.stream_after(pool, s)).transpose()?;
-        let freed = match pool.free_id(ptr, id, after) {
+        let freed = match self.config.pool {
+            true => self.owner(ptr, "free_id").and_then(|pool| {
+                let after = stream.map(|s| self.stream_after(pool, s)).transpose()?;
+                pool.free_id(ptr, id, after)
+            }),
+            false => self
+                .native_order(stream)
+                .and_then(|s| self.native.free(&*self.driver, (ptr, Some(id)), s))
+                .map(|()| true),
+        };
+        let freed = match freed {
             // The process is ending and the driver is gone; so is the memory.
             Err(e) if e.status == Status::ShuttingDown => Ok(true),
+            // Without a pool it is not known which addresses were gpumem's.
+            Err(e) if e.status == Status::UnknownPointer && !self.config.pool => Ok(false),
             other => other,
         };
         if self.is_watched() && matches!(freed, Ok(true)) {

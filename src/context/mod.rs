@@ -463,7 +463,7 @@ impl Context {
 
     fn free_slowly(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         let freed = if !self.config.pool {
-            stream.map(|s| Ok((self.home_of(s)?, s))).transpose().and_then(|s| self.native.free(&*self.driver, ptr, s))
+            self.native_order(stream).and_then(|s| self.native.free(&*self.driver, (ptr, None), s))
         } else {
             self.owner(ptr, "free").inspect_err(|_| self.note_unknown()).and_then(|pool| {
                 let stream = stream.map(|s| self.stream_after(pool, s)).transpose()?;
@@ -475,6 +475,11 @@ impl Context {
             Err(e) if e.status == Status::ShuttingDown => Ok(()),
             other => other,
         }
+    }
+
+    /// The stream of a free without a pool, and its device.
+    fn native_order(&self, stream: Option<StreamHandle>) -> Result<Option<(DeviceId, StreamHandle)>> {
+        stream.map(|s| Ok((self.home_of(s)?, s))).transpose()
     }
 
     /// Changes an allocation's size, in place where it can, else by copying in stream order. Null
@@ -627,9 +632,7 @@ impl Context {
         let pool = self.pool(dev)?;
         let ptr = self.or_from_quarantine(|| pool.import_fd(fd, size, StreamHandle::LEGACY))?;
         self.handed_out(ptr);
-        if self.is_watched() {
-            self.saw_hit(ptr, size, StreamHandle::LEGACY, Some(dev));
-        }
+        self.saw_import(ptr, size, dev);
         Ok(ptr)
     }
 

@@ -30,6 +30,8 @@ struct State {
     books: HashMap<DeviceId, PoolStats>,
     /// Frees of memory that is not live.
     unknown_pointers: u64,
+    /// Frees by the id of an allocation that is not live.
+    late_frees: u64,
 }
 
 impl State {
@@ -150,7 +152,7 @@ impl Native {
         size: u64,
         (dev, stream): (DeviceId, StreamHandle),
     ) -> Result<u64> {
-        let old = self.take(ptr, "realloc")?;
+        let old = self.take(ptr, None, "realloc")?;
         let of = if dev == old.device { stream } else { StreamHandle::LEGACY };
         let moved = self.malloc(driver, old.device, (size, 0), of, old.tag).and_then(|new| {
             let ready = if dev == old.device { Ok(()) } else { driver.stream_sync(old.device, of) };
@@ -160,26 +162,43 @@ impl Native {
             });
             match copied.and_then(|()| self.end(driver, old, (dev, stream))) {
                 Ok(()) => Ok(new),
-                Err(e) => self.free(driver, new, Some((dev, stream))).and(Err(e)),
+                Err(e) => self.free(driver, (new, None), Some((dev, stream))).and(Err(e)),
             }
         });
         moved.inspect_err(|_| self.put_back(old))
     }
 
-    /// In the order of a stream and its device, or of the stream that it was allocated on.
-    pub(super) fn free(&self, driver: &dyn Driver, ptr: u64, stream: Option<(DeviceId, StreamHandle)>) -> Result<()> {
-        let info = self.take(ptr, "free")?;
-        let order = stream.unwrap_or((info.device, info.stream));
-        self.end(driver, info, order).inspect_err(|_| self.put_back(info))
+    /// Frees the allocation that starts at an address, and has this id if one is given: in the
+    /// order of a stream and its device, or after the stream that it was allocated on.
+    pub(super) fn free(
+        &self,
+        driver: &dyn Driver,
+        (ptr, id): (u64, Option<u64>),
+        stream: Option<(DeviceId, StreamHandle)>,
+    ) -> Result<()> {
+        let info = self.take(ptr, id, "free")?;
+        let passed = match stream {
+            // By now that stream may be gone, or the handle mean another thread's.
+            None if info.stream != StreamHandle::LEGACY => driver.device_sync(info.device),
+            _ => Ok(()),
+        };
+        let order = stream.unwrap_or((info.device, StreamHandle::LEGACY));
+        passed.and_then(|()| self.end(driver, info, order)).inspect_err(|_| self.put_back(info))
     }
 
-    /// Takes the allocation that starts at `ptr` away from other threads. It is counted still.
-    fn take(&self, ptr: u64, what: &str) -> Result<AllocInfo> {
+    /// Takes the allocation that starts at `ptr`, and has this id if one is given, away from other
+    /// threads. It is counted still.
+    fn take(&self, ptr: u64, id: Option<u64>, what: &str) -> Result<AllocInfo> {
         let mut st = self.lock();
-        st.live.remove(&ptr).ok_or_else(|| {
-            st.unknown_pointers += u64::from(what == "free");
-            Error::new(Status::UnknownPointer, format!("{what}: {ptr:#x} is not a live allocation"))
-        })
+        let is_it = st.live.get(&ptr).is_some_and(|found| id.is_none_or(|id| found.id == id));
+        if let Some(found) = is_it.then(|| st.live.remove(&ptr)).flatten() {
+            return Ok(found);
+        }
+        match id {
+            None => st.unknown_pointers += u64::from(what == "free"),
+            Some(_) => st.late_frees += 1,
+        }
+        Err(Error::new(Status::UnknownPointer, format!("{what}: {ptr:#x} is not a live allocation")))
     }
 
     /// Frees what was taken.
@@ -229,7 +248,8 @@ impl Native {
         let books = *st.books(device);
         let (live, peak_mapped) = (books.requested, books.peak_live);
         // They are no device's; the first one's counters have them.
-        let unknown_pointers = if device == DeviceId(0) { st.unknown_pointers } else { 0 };
-        Ok(PoolStats { live, mapped: live, peak_mapped, unknown_pointers, ..books })
+        let (unknown_pointers, late_frees) =
+            if device == DeviceId(0) { (st.unknown_pointers, st.late_frees) } else { (0, 0) };
+        Ok(PoolStats { live, mapped: live, peak_mapped, unknown_pointers, late_frees, ..books })
     }
 }

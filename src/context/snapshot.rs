@@ -6,6 +6,7 @@
 use super::{settings, Context, Request};
 use crate::base::size::human;
 use crate::base::{DeviceId, Error, Result, Status};
+use crate::driver::process;
 use crate::observe::page::{self, Page};
 use crate::pool::{Alive, AllocFlags, HeapView, Is, Pool, PoolStats};
 use serde_json::{json, Value};
@@ -375,10 +376,12 @@ fn write(file: &Path, picture: &Value) -> Result<()> {
     let failed = |e: std::io::Error| Error::invalid(format!("{} cannot be written: {e}", file.display()));
     // A pipe or a device is written to, and not replaced.
     if std::fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        return std::fs::write(file, picture.to_string()).map_err(failed);
+        return process::without_write_signals(|| std::fs::write(file, picture.to_string())).map_err(failed);
     }
     let (mut out, partial) = partial(file).map_err(failed)?;
-    let written = out.write_all(picture.to_string().as_bytes()).and_then(|()| std::fs::rename(&partial, file));
+    let text = picture.to_string();
+    let written = process::without_write_signals(|| out.write_all(text.as_bytes()));
+    let written = written.and_then(|()| std::fs::rename(&partial, file));
     written.map_err(|e| {
         let _ = std::fs::remove_file(&partial);
         failed(e)

@@ -64,8 +64,8 @@ impl Context {
         // Nothing is promised before all that lives is counted. What is allocated until the tiers
         // are there is counted by the pool itself, outside of any reservation.
         self.pools().try_for_each(|pool| tiers.count(pool))?;
-        let tiers = self.tiers.get_or_init(|| tiers);
+        // Before others see them: who reserves finds its allocations counted.
         self.interest.start_tiers();
-        Ok(tiers)
+        Ok(self.tiers.get_or_init(|| tiers))
     }
 }

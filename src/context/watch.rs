@@ -9,7 +9,7 @@ use super::{settings, Context, Request};
 use crate::arena::Arena;
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::process;
+use crate::driver::process::{self, Uncancelled};
 use crate::observe::history::Life;
 use crate::observe::{Callback, Event, History, Kind, Options, Recorder, StackSource, Summary};
 use crate::pool::Alive;
@@ -116,17 +116,17 @@ impl Context {
         file.ok_or_else(|| Error::internal("a recording without its file"))
     }
 
-    /// Ends the recording and waits until it is written. `Invalid` when none is under way.
+    /// Ends the recording and waits until it is written. `Invalid` when none is under way; `Io`
+    /// when it has ended and is still being written after ten seconds.
     pub fn record_stop(&self) -> Result<Summary> {
         let summary = self.recorder.stop();
-        if summary.is_some() && self.wants_last() {
+        if self.wants_last() {
             if let Err(e) = self.recorder.start(&self.record_options(None)) {
                 self.complain(&e);
             }
         }
         self.unwatch();
         summary
-            .ok_or_else(|| Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one"))
     }
 
     /// Calls a function with each event; `None` ends that.
@@ -218,7 +218,7 @@ impl Context {
         match req.arena {
             Some(arena) => short(arena.id()),
             // Nobody is attached to one.
-            None if !self.interest.in_arenas() => 0,
+            None if !self.interest.in_arenas() || Context::is_evictable(req) => 0,
             None => self.arenas.current().map_or(0, |a| short(a.id())),
         }
     }
@@ -233,8 +233,17 @@ impl Context {
         if self.recorder.is_inside() {
             return;
         }
+        // A hit is not protected from it, but this may call back, or wait for the recording.
+        let _uncancelled = Uncancelled::new();
         let arena = self.arena_number(&Request::default());
         self.saw_malloc(ptr, &Request { size, stream, device, ..Request::default() }, arena);
+    }
+
+    /// Memory of another process, which is in no arena.
+    pub(super) fn saw_import(&self, ptr: u64, size: u64, device: DeviceId) {
+        if self.is_watched() && !self.recorder.is_inside() {
+            self.saw_malloc(ptr, &Request { size, device: Some(device), ..Request::default() }, 0);
+        }
     }
 
     fn saw_malloc(&self, address: u64, req: &Request, arena: u32) {
@@ -301,6 +310,8 @@ impl Context {
         if !self.config.pool || !self.is_watched() {
             return false;
         }
+        // As in `saw_hit`.
+        let _uncancelled = Uncancelled::new();
         let began = self.recorder.now();
         let hit = self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical));
         if hit {

@@ -4,6 +4,7 @@
 //! CUDA does not survive a fork, so gpumem refuses to work in a child of a process that had started
 //! it.
 
+use std::ffi::c_int;
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -77,21 +78,84 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds
+/// the stack by force, which Rust's frames do not survive, and locks would stay taken. A pending
+/// cancellation takes effect at the thread's next cancellation point. A hit that nobody watches has
+/// none, so it needs no guard.
+pub struct Uncancelled(c_int);
+
+extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// The value in glibc and musl on every architecture.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    /// Until it is dropped, on this thread.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Uncancelled {
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: writes one int; no cancellation point itself. It fails for no state that exists.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: as above; puts back what the thread had.
+        unsafe { pthread_setcancelstate(self.0, &mut ours) };
+    }
+}
+
+/// Runs a write so that neither a reader that has gone (SIGPIPE) nor the limit on the size of files
+/// (SIGXFSZ) ends the process: both are errors of the write.
+pub fn without_write_signals<T>(write: impl FnOnce() -> T) -> T {
+    // SAFETY: the sets are this function's own and are written before they are read; integers, so
+    // zero is a value. The calls read and set this thread's mask, and take signals that the write
+    // has sent to this thread: both kinds were either not blocked, and so not pending, or are left
+    // alone.
+    unsafe {
+        let (mut both, mut before, mut pending) = (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut both);
+        libc::sigaddset(&mut both, libc::SIGPIPE);
+        libc::sigaddset(&mut both, libc::SIGXFSZ);
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &both, &mut before) != 0 {
+            return write();
+        }
+        libc::sigpending(&mut pending);
+        let done = write();
+        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+            if libc::sigismember(&pending, signal) == 1 {
+                libc::sigdelset(&mut both, signal);
+            }
+        }
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        while libc::sigtimedwait(&both, std::ptr::null_mut(), &now) > 0 {}
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        done
+    }
+}
+
 /// Writes a line of gpumem's to stderr in one piece, so that other threads' lines do not interrupt
 /// it. Without the lock of `std::io::stderr`: a child that is forked while another thread writes
 /// would find it taken for ever. Does nothing if nobody reads stderr any more.
 pub fn say(line: impl Display) {
     let text = format!("gpumem: {line}\n");
-    let mut left = text.as_bytes();
-    while !left.is_empty() {
-        // SAFETY: `left` is readable for its length.
-        let written = unsafe { libc::write(libc::STDERR_FILENO, left.as_ptr().cast(), left.len()) };
-        match usize::try_from(written) {
-            Ok(n) if n > 0 => left = left.get(n..).unwrap_or_default(),
-            Err(_) if std::io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
-            _ => return,
+    without_write_signals(|| {
+        let mut left = text.as_bytes();
+        while !left.is_empty() {
+            // SAFETY: `left` is readable for its length.
+            let written = unsafe { libc::write(libc::STDERR_FILENO, left.as_ptr().cast(), left.len()) };
+            match usize::try_from(written) {
+                Ok(n) if n > 0 => left = left.get(n..).unwrap_or_default(),
+                Err(_) if std::io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
+                _ => return,
+            }
         }
-    }
+    });
 }
 
 /// The operating system's number of the calling thread.

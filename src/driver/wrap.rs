@@ -213,8 +213,10 @@ impl<H: Hook> Driver for Wrap<H> {
     }
     fn va_free(&self, dev: DeviceId, va: u64, size: u64) -> Result<()> {
         self.hook.before(Call::VaFree)?;
+        // Before the call: the addresses may be given out again as soon as it is made.
+        self.hook.changed(Change::Freed(va));
         self.timed((Call::VaFree, dev), || self.inner.va_free(dev, va, size), |()| (va, size, 0))
-            .inspect(|()| self.hook.changed(Change::Freed(va)))
+            .inspect_err(|_| self.hook.changed(Change::Reserved(va, size)))
     }
     fn phys_create(&self, dev: DeviceId, size: u64, flags: PhysFlags) -> Result<PhysHandle> {
         self.hook.before(Call::PhysCreate)?;

@@ -61,7 +61,8 @@ impl Page {
         // A killed process with this number may have left its page.
         let _ = fs::remove_file(&path);
         let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&path).map_err(failed)?;
-        write(&file, &text()).map_err(failed)?;
+        let written = process::without_write_signals(|| write(&file, &text()));
+        written.inspect_err(|_| drop(fs::remove_file(&path))).map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || {
@@ -72,7 +73,7 @@ impl Page {
             }
         };
         let thread = process::without_signals(|| Builder::new().name("gpumem-page".into()).spawn(run));
-        let thread = thread.map_err(failed)?;
+        let thread = thread.inspect_err(|_| drop(fs::remove_file(&path))).map_err(failed)?;
         Ok(Page { path, stop, thread: Some(thread) })
     }
 

@@ -12,7 +12,7 @@ use super::session::{Local, Session};
 use super::stacks::{Raw, Symbols};
 use super::writer::Writer;
 use crate::base::sync::lock;
-use crate::base::{later, Error, Result};
+use crate::base::{later, Error, Result, Status};
 use crate::driver::process;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -177,7 +177,8 @@ impl Recorder {
             })?;
             let head =
                 [format::head(), format::block(Holds::Info, 0, 0, self.info(options, began).as_bytes())].concat();
-            out.write_all(&head).map_err(|e| {
+            process::without_write_signals(|| out.write_all(&head)).map_err(|e| {
+                let _ = std::fs::remove_file(&name);
                 Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", name.display()))
             })?;
             if name != *wanted && !options.quiet {
@@ -193,7 +194,10 @@ impl Recorder {
         process::watch_forks();
         let thread =
             process::without_signals(|| Builder::new().name("gpumem-record".into()).spawn(move || writer.run()));
-        let thread = thread.map_err(|e| Error::invalid(format!("no thread for the recording: {e}")))?;
+        let thread = thread.map_err(|e| {
+            path.iter().for_each(|name| drop(std::fs::remove_file(name)));
+            Error::invalid(format!("no thread for the recording: {e}"))
+        })?;
         let _ = session.writer.set(thread.thread().clone());
         let number = session.number;
         // An absolute name, as the file may be read again from another working directory.
@@ -227,11 +231,22 @@ impl Recorder {
         info.to_string()
     }
 
-    /// Ends the recording to a file and waits until it is written; `None` when none is under way,
-    /// or in a forked child.
-    pub fn stop(&self) -> Option<Summary> {
+    /// Ends the recording to a file and waits until it is written. `Invalid` when none is under
+    /// way, or in a forked child; `Io` when it has ended and its writer is late.
+    pub fn stop(&self) -> Result<Summary> {
         let _changing = lock(&self.changing);
-        self.is_recording().then(|| self.finish())?
+        let (written, summary) =
+            (self.is_recording() && !process::forked()).then(|| self.finish()).flatten().ok_or_else(|| {
+                Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one")
+            })?;
+        match written {
+            true => Ok(summary),
+            false => {
+                let file = summary.file.unwrap_or_default();
+                let text = format!("the recording has ended, but its last events are not in {} yet", file.display());
+                Err(Error::new(Status::Io, text))
+            }
+        }
     }
 
     /// Ends any session under way: nothing is recorded and no last events are kept any more.
@@ -240,14 +255,14 @@ impl Recorder {
         self.finish();
     }
 
-    fn finish(&self) -> Option<Summary> {
+    /// What was recorded, and whether all of it is written.
+    fn finish(&self) -> Option<(bool, Summary)> {
         let running = self.session.write().unwrap_or_else(PoisonError::into_inner).take()?;
         self.wanted.fetch_and(!RECORDS, Relaxed);
         self.current.store(0, Release);
-        running.session.end().then(|| {
-            let (events, lost) = (running.session.written.load(Relaxed), running.session.lost.load(Relaxed));
-            Summary { file: running.file, events, lost }
-        })
+        let written = running.session.end();
+        let (events, lost) = (running.session.written.load(Relaxed), running.session.lost.load(Relaxed));
+        Some((written, Summary { file: running.file, events, lost }))
     }
 
     /// Waits until what has happened so far is in the file.
@@ -559,7 +574,7 @@ mod tests {
         let last: Vec<u64> = recorder.last_events().iter().map(|h| h.event.bytes).collect();
         assert_eq!(last, (4990..5000).collect::<Vec<_>>());
         // A program does not see that as a recording, and may begin one.
-        assert!(recorder.stop().is_none() && recorder.is_on());
+        assert!(recorder.stop().is_err() && recorder.is_on());
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.rec");
         recorder.start(&options(Path::new("/no/such/place/a.rec"))).unwrap_err();
@@ -596,7 +611,7 @@ mod tests {
         let recorder = Recorder::default();
         let e = recorder.start(&options(Path::new("/no/such/place/a.rec"))).unwrap_err();
         assert!(e.message.contains("/no/such/place/a.rec cannot be written"), "{e}");
-        assert!(!recorder.is_on() && recorder.stop().is_none());
+        assert!(!recorder.is_on() && recorder.stop().is_err());
     }
 
     #[test]
@@ -611,7 +626,7 @@ mod tests {
         recorder.set_stack_source(None);
         let machine = recorder.stack();
         recorder.push(Event { stack: machine, ..Event::new(Kind::Malloc, recorder.now()) });
-        recorder.stop();
+        recorder.stop().unwrap();
         let read = Recording::open(&file).unwrap();
         assert_eq!(read.frames(stack), ["inner (a.py:1)", "outer (b.py:2)"]);
         assert!(machine != stack && !read.frames(machine).is_empty());

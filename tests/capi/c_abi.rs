@@ -90,6 +90,7 @@ programs! {
     disks: C99 Cxx17;
     disk_exit: C99 Cxx17;
     cancel: C99 Cxx17;
+    signals: C99 Cxx17;
     across: Cxx17;
     simulate: C99 Cxx17;
     settings: C99 Cxx17;

@@ -107,6 +107,27 @@ fn a_file_that_takes_no_more_has_the_events_that_are_said() {
     assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
 }
 
+/// Evictable memory and memory of another process are in no arena, and do not end with one.
+#[test]
+fn what_is_in_no_arena_is_recorded_so() {
+    let cx = context();
+    let exported = cx.malloc(&Request { size: 2 * M, flags: AllocFlags::EXPORTABLE, ..Request::default() }).unwrap();
+    let fd = cx.export_fd(exported).unwrap();
+    let (_, history) = recorded(&cx, || {
+        let arena = cx.arena_enter("step").unwrap();
+        let evictable =
+            cx.malloc(&Request { size: 2 * M, flags: AllocFlags::EVICTABLE, ..Request::default() }).unwrap();
+        let imported = cx.import_fd(DeviceId(0), &fd, 2 * M).unwrap();
+        let own = malloc(&cx, 100, 0);
+        assert_eq!(cx.arena_exit(&arena, &[]).unwrap().freed, 1, "{own:#x}");
+        [evictable, imported].iter().for_each(|&p| cx.free(p).unwrap());
+    });
+    // The last is the arena's.
+    let arenas: Vec<bool> = history.lives.iter().rev().take(3).map(|l| l.arena != 0).collect();
+    assert_eq!((arenas, history.unknown_frees), (vec![true, false, false], 0));
+    cx.free(exported).unwrap();
+}
+
 #[test]
 fn what_keeps_the_last_events_is_no_recording() {
     let mut config = Config::default();

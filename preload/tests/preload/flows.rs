@@ -87,7 +87,12 @@ fn the_default_pool_tells_what_gpumem_has() {
 fn pointers_are_told_by_their_allocations() {
     let Some(with) = alike("proc", "facts", &[]) else { return };
     with.says("# both 0, 10000000");
+    assert!(with.err.contains("peak live 64.00 MiB,"), "{}", with.err);
     with.says("# sync 0 0 1, id 0 1");
+    // What still waits for the device is free for the program.
+    let late = [("SIM_SEED", "7"), ("GPUMEM_FREE", "marker")];
+    let Some(with) = flow("proc", "facts", true, &late) else { return };
+    with.says("# free at once 1");
 }
 
 #[test]
@@ -217,6 +222,14 @@ fn two_processes_share_memory_by_handle() {
     with.says("cuIpcOpenMemHandle(&q, h, 1) = 201");
     let closes: Vec<&str> = with.out.lines().filter(|l| l.contains("Close")).collect();
     assert_eq!(closes.iter().map(|l| l.rsplit(' ').next().unwrap()).collect::<Vec<_>>(), ["0", "0", "1"]);
+}
+
+#[test]
+fn a_handle_opened_on_two_devices_is_memory_of_both() {
+    let Some(with) = flow("proc", "share_devices", true, &[("SIM_DEVICES", "2")]) else { return };
+    with.says("cuIpcOpenMemHandle(&r, h, 1) = 0");
+    with.says("two 1, all 1");
+    assert_eq!(with.code, Some(0), "{}", with.err);
 }
 
 #[test]

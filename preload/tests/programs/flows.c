@@ -235,6 +235,7 @@ static void facts(void) {
     uint64_t id = 0;
     int what[2] = {2, 12};
     void *where[2] = {&type, &n};
+    handle s;
     for (int i = 0; i < 16; i++) {
         CODE(i % 2 ? cuMemAllocAsync(&small[i], 700, 0) : cuMemAlloc(&small[i], 100 + 300 * i));
         any |= small[i];
@@ -242,6 +243,12 @@ static void facts(void) {
     SAY("aligned %d\n", !(any & 511));
     for (int i = 0; i < 16; i++) CODE(cuMemFree(small[i]));
     CODE(cuMemGetInfo(&free0, &total));
+    CODE(cuMemAlloc(&p, 64 << 20));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemsetD8Async(p, 7, 64 << 20, s));
+    CODE(cuMemFree(p));
+    CODE(cuMemGetInfo(&free1, &total));
+    SAY("# free at once %d\n", free1 >= free0);
     CODE(cuMemAlloc(&p, 10000000));
     CODE(cuMemGetInfo(&free1, &total));
     SAY("less %d\n", free1 <= free0 - 9000000);
@@ -596,6 +603,33 @@ static void share(void) {
     CODE(cuIpcOpenMemHandle(&q, h, 1));
     CODE(cuIpcGetMemHandle(0, r));
 }
+/* A handle that is opened on two devices is memory of both. */
+static void share_devices(void) {
+    int to[2];
+    ipc h;
+    ptr p, q, r;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        handle second;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        CODE(cuDevicePrimaryCtxRetain(&second, 1));
+        CODE(cuCtxSetCurrent(second));
+        CODE(cuIpcOpenMemHandle(&r, h, 1));
+        CODE(cuMemsetD8(r, 4, 5 << 20));
+        SAY("two %d, all %d\n", q != r, all(q, 5 << 20, 4));
+        CODE(cuIpcCloseMemHandle(r));
+        CODE(cuIpcCloseMemHandle(q));
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+}
 /* One allocation made of more pieces than one message has descriptors. */
 static void share_pieces(void) {
     enum { PIECES = 300 };
@@ -636,7 +670,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;
 }

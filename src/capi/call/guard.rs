@@ -4,9 +4,8 @@ use super::error::gpumem_status;
 use super::last_error::remember;
 use crate::base::{later, Error, Result, Status};
 use crate::context::Context;
-use crate::driver::process;
+use crate::driver::process::{self, Uncancelled};
 use std::any::Any;
-use std::ffi::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Runs an entry point that returns a status.
@@ -46,36 +45,6 @@ fn run_apart<T>(entry: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Runs an entry point that returns a value; returns `failed` if it fails.
 pub(in crate::capi) fn guard_value<T>(failed: T, entry: impl FnOnce() -> Result<T>) -> T {
     run(entry).unwrap_or(failed)
-}
-
-/// Keeps the thread from being cancelled (`pthread_cancel`) until dropped. A cancellation unwinds
-/// the stack by force, which Rust's frames do not survive, and locks would stay taken. A pending
-/// cancellation takes effect at the thread's next cancellation point. A hit has none, so it needs
-/// no guard.
-pub(in crate::capi) struct Uncancelled(c_int);
-
-extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-/// The value in glibc and musl on every architecture.
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-impl Uncancelled {
-    pub(in crate::capi) fn new() -> Uncancelled {
-        let mut before = PTHREAD_CANCEL_DISABLE;
-        // SAFETY: writes one int; no cancellation point itself. It fails for no state that exists.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
-        Uncancelled(before)
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        let mut ours = 0;
-        // SAFETY: as above; puts back what the thread had.
-        unsafe { pthread_setcancelstate(self.0, &mut ours) };
-    }
 }
 
 /// Runs an entry point: a panic becomes an `Internal` error, and any error becomes the thread's

@@ -180,7 +180,7 @@ pub(in crate::capi) fn report_free(entry: &str, ptr: *mut c_void, e: &Error) {
     if matches!(e.status, Status::Forked | Status::ShuttingDown) {
         return;
     }
-    let _uncancelled = guard::Uncancelled::new();
+    let _uncancelled = process::Uncancelled::new();
     // A panic in here is caught, and not told: the failed free stays the thread's last error.
     let _ = catch_unwind(|| {
         let log = Context::global().map_or(1, |ctx| ctx.config().log);

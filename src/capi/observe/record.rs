@@ -198,7 +198,8 @@ pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: 
 ///
 /// events and lost may be NULL. They receive the number of events in the file and the number that
 /// were lost.
-/// Errors: GPUMEM_ERROR_INVALID when no recording is under way.
+/// Errors: GPUMEM_ERROR_INVALID when no recording is under way; GPUMEM_ERROR_IO when it has ended
+/// and its last events are not written after ten seconds.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) -> gpumem_status {
     guard(|| {

@@ -69,7 +69,7 @@ impl Pool {
                 let (align, flags) = core.dedicated.get(&ptr).map_or((1, flags), |d| (d.align, d.flags));
                 Relocation { usable: info.usable, align, tag: info.tag, flags }
             }
-            Found::Pooled { heap, mut st, place: place @ Place::Block { region } } => {
+            Found::Pooled { heap, mut st, place: Place::Block { region } } => {
                 let block = st.regions.block(region);
                 let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
                 let lane = st.lane_here(me.lane);

@@ -149,6 +149,29 @@ fn without_the_pool_the_driver_serves_every_request() {
     assert_eq!(host.mem_info(D).unwrap().free, GIB);
 }
 
+/// A free that names no stream waits for the work of the one the memory was allocated on, which
+/// may be gone; a free by id counts if it comes too late.
+#[test]
+fn without_the_pool_a_free_outlives_its_stream() {
+    for seed in 0..20 {
+        let host = HostDriver::new(HostOptions::simulation(seed)).unwrap();
+        let ctx = Context::new(host.clone(), Config { pool: false, ..Config::default() }).unwrap();
+        let (s, t) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
+        let p = ctx.malloc(&request(MIB, s)).unwrap();
+        host.launch(D, s, Kernel::write_pattern("late", p..p + MIB, 1, 64)).unwrap();
+        host.stream_destroy(D, s).unwrap();
+        ctx.free(p).unwrap();
+        let q = ctx.malloc(&request(MIB, t)).unwrap();
+        host.launch(D, t, Kernel::write_pattern("fill", q..q + MIB, 2, 64)).unwrap();
+        host.launch(D, t, Kernel::check_pattern("check", q..q + MIB, 2, 64)).unwrap();
+        let id = ctx.info(q).unwrap().id;
+        let freed = [id + 1, id, id].map(|id| ctx.free_id(q, id, Some(t)).unwrap());
+        assert_eq!((freed, ctx.stats(D).unwrap().late_frees), ([false, true, false], 2));
+        host.device_sync(D).unwrap();
+        assert!(host.reports().is_empty(), "seed {seed}: {:#?}", host.reports());
+    }
+}
+
 /// A free of what is not live, before anything was allocated, counts, and leaves the limit as it
 /// is.
 #[test]

@@ -90,9 +90,10 @@ typedef struct gpumem_pointer_info {
 // opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
 // Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is not a
 // power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
-// has been exited, or malformed options; GPUMEM_ERROR_UNSUPPORTED where the device cannot do what
-// a flag asks. With GPUMEM_POOL=off GPUMEM_ERROR_UNSUPPORTED also for a flag that asks for memory
-// of another kind, and for an alignment that the driver's memory does not have.
+// has been exited, an arena together with GPUMEM_MALLOC_EVICTABLE, or malformed options;
+// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks. With GPUMEM_POOL=off
+// GPUMEM_ERROR_UNSUPPORTED also for a flag that asks for memory of another kind, and for an
+// alignment that the driver's memory does not have.
 gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void **out);
 
 // Sets the most bytes that gpumem may map on a device.

@@ -26,9 +26,9 @@ extern "C" {
  * Members    A thread can be attached to several arenas; the last one is its current arena.
  *            Everything that the thread allocates belongs to its current arena, whichever function
  *            allocates: gpumem_malloc and its relatives, gpumem_plan_materialise, the adapters for
- *            PyTorch. Other threads are not affected. gpumem_malloc_options can name another
- *            arena. A resized allocation stays in its arena. Memory allocated before an arena was
- *            entered is not in it.
+ *            PyTorch. Evictable and imported memory is in no arena. Other threads are not
+ *            affected. gpumem_malloc_options can name another arena. A resized allocation stays in
+ *            its arena. Memory allocated before an arena was entered is not in it.
  * Nesting    An arena entered while another is current is nested in that one and must be exited
  *            first. Allocations that an exit keeps move to the enclosing arena, and are freed with
  *            that one unless kept again. Kept from the outermost arena, they become ordinary
@@ -225,7 +225,8 @@ gpumem_status gpumem_free_id_async(void *ptr, uint64_t id, gpumem_stream s);
  * Combine them with commas, except poison with unmap. Each includes check. With poison or unmap,
  * the end of an arena waits for the device, which would break a capture on a stream that gpumem
  * has never been called with; it does not wait while a stream that gpumem knows is being captured.
- * When all are off, the functions below return GPUMEM_OK at the cost of a branch.
+ * When all are off, gpumem_check, gpumem_check_id and gpumem_arena_verify return GPUMEM_OK at the
+ * cost of a branch, and gpumem_arena_describe returns GPUMEM_ERROR_UNSUPPORTED.
  */
 
 // What has been found so far in this process, on all devices. Counts unless a field says bytes.

@@ -86,7 +86,7 @@ typedef int32_t gpumem_status;
 // A bug in gpumem: an internal check failed or a panic was caught.
 #define GPUMEM_ERROR_INTERNAL 10
 
-// The driver is shutting down; nothing can be done any more.
+// The driver is shutting down, or the stream pool or all waits for reservations were closed.
 #define GPUMEM_ERROR_SHUTTING_DOWN 11
 
 // Not legal while a stream capture is in progress.
@@ -102,7 +102,7 @@ typedef int32_t gpumem_status;
 // A wait ended at its timeout, before there was room.
 #define GPUMEM_ERROR_TIMED_OUT 15
 
-// A wait was cancelled, before there was room.
+// A wait or a move was cancelled.
 #define GPUMEM_ERROR_CANCELLED 16
 
 // A file of the disk tier could not be read or written; the text names the call, the file and the
@@ -176,11 +176,11 @@ gpumem_status gpumem_malloc_async(size_t bytes, gpumem_stream s, void **out);
 // been submitted to s, or ordered before it, or announced by gpumem_record_stream; s need not be
 // the stream it was allocated on. The allocation itself counts as a use: its previous owner's work
 // may still be using memory that you have not touched. s may be of another device than the memory;
-// NULL is the current device's, whatever device the memory is on.
+// NULL is the current device's, whatever device the memory is on. While the process exits and the
+// driver is gone, this returns GPUMEM_OK and does nothing.
 // Errors: GPUMEM_ERROR_UNKNOWN_POINTER (also for an interior pointer), GPUMEM_ERROR_DOUBLE_FREE,
 // GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
-// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed
-// then.
+// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED; nothing is freed then.
 gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 
 // Changes the size of an allocation, keeping its contents up to the smaller of gpumem_usable_size

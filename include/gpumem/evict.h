@@ -39,8 +39,9 @@ extern "C" {
  *            only by the functions below.
  * Streams    A move out waits on the device for the work that uses the memory: what was submitted
  *            so far to the streams named in gpumem_unhold, in gpumem_record_stream and in the
- *            move's options; where none is named, to the whole device. Other streams go on
- *            meanwhile.
+ *            move's options. If neither an unhold nor the move names a stream, it waits for the
+ *            stream of the allocation and those it was recorded on; if it was recorded on none,
+ *            for the whole device. Other streams go on meanwhile.
  * Faults     Bytes leave a place only when they are whole in another. A move that fails or is
  *            cancelled leaves them where they were. Device code that uses memory that is not there
  *            faults.

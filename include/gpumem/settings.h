@@ -109,7 +109,8 @@ extern "C" {
 // No automatic snapshot: the default.
 #define GPUMEM_SNAPSHOT_ON_NOTHING 1
 
-// A snapshot when a request first fails for lack of memory.
+// A snapshot when a request first fails for lack of memory. The last events are kept for it, so
+// each malloc and free takes some tens of nanoseconds longer, unless there are to be no events.
 #define GPUMEM_SNAPSHOT_ON_OOM 2
 
 // A snapshot at the process's end.
@@ -136,7 +137,8 @@ extern "C" {
 // The host device runs work when it is submitted: the default, unless there is a seed.
 #define GPUMEM_HOST_MODE_EAGER 1
 
-// The host device runs work late and in surprising orders, and reports races on stderr.
+// The host device runs work late and in surprising orders, and reports mistakes on stderr: races,
+// work on memory that is not mapped, and memory unmapped while in use.
 #define GPUMEM_HOST_MODE_SIMULATE 2
 
 // As GPUMEM_HOST_MODE_SIMULATE, and the first mistake aborts the process.
@@ -175,8 +177,8 @@ typedef struct gpumem_context_options {
     // Host device only: memory of each simulated device, bytes. Only touched pages take memory.
     uint64_t host_bytes;
     // Host device only: the seed that chooses the order in which its streams run, with
-    // GPUMEM_HOST_MODE_SIMULATE. It implies that mode where none is given. A program that calls
-    // from one thread gets the same order from the same seed.
+    // GPUMEM_HOST_MODE_SIMULATE or _ABORT. It implies the first where no mode is given. A program
+    // that calls from one thread gets the same order from the same seed.
     uint64_t host_seed;
     // Host device only: how many devices to simulate.
     uint32_t host_devices;
@@ -225,8 +227,8 @@ typedef struct gpumem_context_options {
     double downgrade_stop;
     // Host device only: GPUMEM_HOST_MODE_*, which says when it runs submitted work.
     int32_t host_mode;
-    // GPUMEM_SLACK_*, or a percentage from 1 to 100: how much more than the peak of a stream's
-    // live memory may stay mapped, so that memory moves less often.
+    // GPUMEM_SLACK_*, or a percentage from 1 to 100: how much more than the peak of live memory
+    // may stay mapped, of each stream's heap and of all together, so that memory moves less often.
     int32_t slack;
     // The file in which every allocation is recorded. NULL means that of GPUMEM_RECORD, if there
     // is one.
@@ -265,10 +267,13 @@ const char *gpumem_backend_name(void);
 
 // The settings in force: those of gpumem_init where it gave any, else the environment's.
 //
-// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field is 0 where the setting
-// means none, never, or all that the device has. Every other field, including host_mode and
-// arena_quarantine, has the value in force. disk, record and snapshot are static strings, or NULL
-// when there are none. `gpumem doctor` shows the same, and where each comes from.
+// out->size must be set (GPUMEM_INIT). Starts gpumem if need be. A field with a constant for
+// nothing (GPUMEM_LOG_NOTHING, GPUMEM_RECORD_STACKS_NONE, GPUMEM_SNAPSHOT_EVENTS_NONE,
+// GPUMEM_PINNED_CHUNKS_NONE, those that end in _OFF) has that constant. Another is 0 where the
+// setting means none, never, the device's granularity, or all that the device or node has.
+// Otherwise a field, also host_mode and arena_quarantine, has the value in force. disk, record and
+// snapshot are static strings, or NULL when there are none. `gpumem doctor` shows the same, and
+// where each comes from.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 gpumem_status gpumem_settings_get(struct gpumem_context_options *out);
 

@@ -28,7 +28,7 @@ pub enum Status {
     Forked = 9,
     /// A bug in gpumem: an internal check failed or a panic was caught.
     Internal = 10,
-    /// The driver is shutting down; nothing can be done any more.
+    /// The driver is shutting down, or the stream pool or all waits for reservations were closed.
     ShuttingDown = 11,
     /// Not legal while a stream capture is in progress.
     Capturing = 12,
@@ -38,7 +38,7 @@ pub enum Status {
     UseAfterFree = 14,
     /// A wait ended at its timeout, before there was room.
     TimedOut = 15,
-    /// A wait was cancelled, before there was room.
+    /// A wait or a move was cancelled.
     Cancelled = 16,
     /// A file could not be read or written; the text names the call, the file and the system's
     /// error.

@@ -12,7 +12,7 @@
 //! - *unreserved*: bytes that live allocations use outside of any live reservation: those made
 //!   outside, those that outlive theirs, and what a policy ([`promise::policy`]) let go beyond one.
 //! - *committed*: what is promised or used. *Beyond*: how far that is above the limit, by leave of
-//!   a policy, or because the limit was lowered.
+//!   a policy, because the limit was lowered, or because more was live when counting began.
 //! - *manager* ([`promise::manager`]): all spaces. A request to it for a reservation
 //!   ([`promise::request`]) may wait in its *queue* (`promise::queue`).
 //! - *host* ([`host`]): pinned memory in blocks.

@@ -108,9 +108,10 @@ extensible!(gpumem_pointer_info, 64, 4 * 4 + 6 * 8);
 /// opts is read and not kept. out receives the memory, as from gpumem_malloc_async.
 /// Errors: those of gpumem_malloc_async; GPUMEM_ERROR_INVALID also for an alignment that is not a
 /// power of two, unknown flags, a device that does not exist or is not the stream's, an arena that
-/// has been exited, or malformed options; GPUMEM_ERROR_UNSUPPORTED where the device cannot do what
-/// a flag asks. With GPUMEM_POOL=off GPUMEM_ERROR_UNSUPPORTED also for a flag that asks for memory
-/// of another kind, and for an alignment that the driver's memory does not have.
+/// has been exited, an arena together with GPUMEM_MALLOC_EVICTABLE, or malformed options;
+/// GPUMEM_ERROR_UNSUPPORTED where the device cannot do what a flag asks. With GPUMEM_POOL=off
+/// GPUMEM_ERROR_UNSUPPORTED also for a flag that asks for memory of another kind, and for an
+/// alignment that the driver's memory does not have.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_malloc_with(
     opts: *const gpumem_malloc_options,

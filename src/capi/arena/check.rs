@@ -16,7 +16,8 @@
 //! Combine them with commas, except poison with unmap. Each includes check. With poison or unmap,
 //! the end of an arena waits for the device, which would break a capture on a stream that gpumem
 //! has never been called with; it does not wait while a stream that gpumem knows is being captured.
-//! When all are off, the functions below return GPUMEM_OK at the cost of a branch.
+//! When all are off, gpumem_check, gpumem_check_id and gpumem_arena_verify return GPUMEM_OK at the
+//! cost of a branch, and gpumem_arena_describe returns GPUMEM_ERROR_UNSUPPORTED.
 
 use crate::arena::DetectorStats;
 use crate::base::{Error, Status};

@@ -36,7 +36,7 @@ pub const GPUMEM_ERROR_CONFIG: gpumem_status = 8;
 pub const GPUMEM_ERROR_FORKED: gpumem_status = 9;
 /// A bug in gpumem: an internal check failed or a panic was caught.
 pub const GPUMEM_ERROR_INTERNAL: gpumem_status = 10;
-/// The driver is shutting down; nothing can be done any more.
+/// The driver is shutting down, or the stream pool or all waits for reservations were closed.
 pub const GPUMEM_ERROR_SHUTTING_DOWN: gpumem_status = 11;
 /// Not legal while a stream capture is in progress.
 pub const GPUMEM_ERROR_CAPTURING: gpumem_status = 12;
@@ -47,7 +47,7 @@ pub const GPUMEM_ERROR_INVALID_STREAM: gpumem_status = 13;
 pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
 /// A wait ended at its timeout, before there was room.
 pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
-/// A wait was cancelled, before there was room.
+/// A wait or a move was cancelled.
 pub const GPUMEM_ERROR_CANCELLED: gpumem_status = 16;
 /// A file of the disk tier could not be read or written; the text names the call, the file and the
 /// system's error.

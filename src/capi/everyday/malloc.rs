@@ -87,11 +87,11 @@ pub unsafe extern "C" fn gpumem_malloc_async(bytes: usize, s: gpumem_stream, out
 /// been submitted to s, or ordered before it, or announced by gpumem_record_stream; s need not be
 /// the stream it was allocated on. The allocation itself counts as a use: its previous owner's work
 /// may still be using memory that you have not touched. s may be of another device than the memory;
-/// NULL is the current device's, whatever device the memory is on.
+/// NULL is the current device's, whatever device the memory is on. While the process exits and the
+/// driver is gone, this returns GPUMEM_OK and does nothing.
 /// Errors: GPUMEM_ERROR_UNKNOWN_POINTER (also for an interior pointer), GPUMEM_ERROR_DOUBLE_FREE,
 /// GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_CAPTURING when s is of another device and is being
-/// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED, GPUMEM_ERROR_SHUTTING_DOWN; nothing is freed
-/// then.
+/// captured, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_FORKED; nothing is freed then.
 #[no_mangle]
 pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpumem_status {
     guard_hit(

@@ -69,8 +69,9 @@
  *            driver had no memory for objects of its own.
  * Fork       A process forked after gpumem has started gets GPUMEM_ERROR_FORKED, and its frees do
  *            nothing. After exec it can use gpumem.
- * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe; once the
- *            driver goes away they return GPUMEM_ERROR_SHUTTING_DOWN and frees do nothing.
+ * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe. Once the
+ *            driver goes away they return GPUMEM_ERROR_SHUTTING_DOWN, but frees do nothing and
+ *            return GPUMEM_OK.
  * Exceptions No C++ exception may enter the library, and none leaves it except as torch.h says.
  *
  * NAMES. gpumem_[<noun>_][<property>_]<verb>[_<what>]. A name without a noun is about memory. Each

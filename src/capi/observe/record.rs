@@ -10,7 +10,8 @@
 //!   gpumem_record_stop(NULL, NULL);
 //!
 //! then `gpumem view steps.gmrec --out steps.html`. Recording costs a few tens of nanoseconds an
-//! allocation and free, and some microseconds with stacks. It costs nothing while off.
+//! allocation and free, and some microseconds with stacks. While off it costs nothing, unless
+//! GPUMEM_SNAPSHOT_ON=oom keeps the last events, which costs as much as a recording without stacks.
 
 use crate::base::{Error, Result};
 use crate::capi::call::arguments::{name, put};

@@ -8,8 +8,8 @@
 //!   used        live allocations
 //!   promised    the sizes of live reservations (reserve.h)
 //!   unreserved  live allocations that are not drawn from a reservation
-//!   committed   promised + unreserved: at most the limit, unless a policy allowed more or the
-//!               limit was lowered
+//!   committed   promised + unreserved: at most the limit, unless a policy allowed more, the limit
+//!               was lowered, or more was live when counting began
 //!
 //! Counting begins with the first call about spaces or reservations; with GPUMEM_TIERS=on it begins
 //! with the first allocation. It needs the pool: with GPUMEM_POOL=off these calls return

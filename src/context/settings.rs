@@ -166,9 +166,9 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_SLACK", None),
         &["slack"],
         ("`auto`, `tight`, `N%` (1 to 100)", "auto, tight, or a share from 1% to 100%", ""),
-        "how much more than the peak of live memory the pool may map, so that it moves memory less often; `auto`: more the \
-         more a workload has moved, up to 23%, and nothing more where it repeats; `tight`: next to nothing; `N%`: so much from \
-         the start ([how](adr/renting-or-buying.md))",
+        "how much more than the peak of live memory may stay mapped, of each stream's heap and of all together, so that memory \
+         moves less often; `auto`: more the more a workload has moved, up to 23%, and nothing more where it repeats; `tight`: next \
+         to nothing; `N%`: so much from the start ([how](adr/renting-or-buying.md))",
         by!(slack, values::slack, values::slack_text),
     ),
     setting(
@@ -227,8 +227,8 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_CAPTURE", None),
         &["capture_detection"],
         ("`off`, `auto`", "one of off, auto", ""),
-        "`auto`: memory allocated on a stream while it is captured into a CUDA graph keeps its addresses until the graph is gone \
-         ([how](spec/capture.md))",
+        "`auto`: memory allocated on a stream while it is captured into a CUDA graph keeps its addresses until the graph is gone; \
+         needs CUDA 11.3 or newer ([how](spec/capture.md))",
         by_word!(capture, CAPTURES),
     ),
     setting(
@@ -330,7 +330,8 @@ pub const SETTINGS: &[Setting] = &[
         &["snapshot_on"],
         ("`off`, or some of `oom`, `exit`", "off, or oom, exit, or oom,exit", ""),
         "writes a snapshot of all memory when a request first fails for lack of memory, when the process ends, or both; \
-         `.exit` is put into the second one's name",
+         `.exit` is put into the second one's name; `oom` keeps the last events, so each malloc and free takes some tens of \
+         nanoseconds longer; `GPUMEM_SNAPSHOT_EVENTS=0` avoids that",
         by!(snapshot_on, values::snapshot_on, values::snapshot_on_text),
     ),
     setting(
@@ -387,9 +388,9 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_HOST_MODE", None),
         &["host_mode"],
         ("`eager`, `simulate`, `abort`", "one of eager, simulate, abort", ""),
-        "when a host device does its work; `eager`: when it is submitted; `simulate`: late and in surprising orders, and races are \
-         reported on stderr ([how](host-device.md#stream-order-checked)); `abort`: the same, and the first race ends the \
-         process. Unset: `simulate` where `GPUMEM_HOST_SEED` is not 0, else `eager`",
+        "when a host device does its work; `eager`: when it is submitted; `simulate`: late and in surprising orders, and races \
+         and other mistakes are reported on stderr ([how](host-device.md#stream-order-checked)); `abort`: the same, and the first \
+         mistake ends the process. Unset: `simulate` where `GPUMEM_HOST_SEED` is not 0, else `eager`",
         (
             |c, text| {
                 c.host_mode = Some(word(text, &HOST_MODES)?);
@@ -402,7 +403,7 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_HOST_SEED", None),
         &["host_seed"],
         ("number", "a number below 2^64", ""),
-        "with `simulate`, chooses the order in which streams run; one thread gets the same order from the same seed",
+        "with `simulate` or `abort`, chooses the order in which streams run; one thread gets the same order from the same seed",
         by!(host_seed, |text: &str| text.trim().parse().ok(), |n| format!("{n}")),
     ),
 ];

@@ -70,8 +70,9 @@ enum Command {
     /// longer live) and size (bytes). start or begin may replace lower. end may replace upper, and
     /// is the last live step. Optional, and may be empty: alignment (a power of two), guard (bytes
     /// after the buffer that nothing else may use), offset (where it must be), hint (where it
-    /// should be if possible) and gaps (steps at which it holds nothing, such as "7-9 12-14").
-    /// Other columns are ignored, and repeated by --out.
+    /// should be if possible), gaps (steps at which it holds nothing, such as "7-9 12-14") and
+    /// arena (the number of the arena it must be in, - to leave the buffer out). Other columns,
+    /// name for example, are ignored, and repeated by --out.
     ///
     /// Every layout is verified before it is written. The same file and options give the same
     /// layout, except with --time-limit or after Ctrl-C (SIGTERM), which takes the best layout so

@@ -49,7 +49,7 @@ pub struct Args {
     /// Threads to search with.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Makes one quick greedy layout instead of searching.
+    /// Tries a few greedy orders and does not search.
     #[arg(long)]
     fast: bool,
     /// Writes the input with an added column offset. F.csv may be the input file; - writes to

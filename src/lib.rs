@@ -30,7 +30,8 @@
 //!   unless `GPUMEM_MOVER=off`;
 //! - four that read and write files, after the first move to or from a disk, and for each disk
 //!   space one that closes removed files, because a close may take long;
-//! - one that writes a recording, while there is one;
+//! - one that writes a recording, while there is one, or that keeps the last events, with
+//!   `GPUMEM_SNAPSHOT_ON=oom`;
 //! - one that publishes the statistics page, with `GPUMEM_STATS_PAGE=on`;
 //! - helpers that end with the call: those that touch the pages of large blocks, and those of a
 //!   plan's search that asks for more than one thread.

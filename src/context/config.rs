@@ -176,7 +176,7 @@ pub enum Backend {
 pub enum HostMode {
     /// At once.
     Eager,
-    /// Late and in surprising orders. It reports races on stderr.
+    /// Late and in surprising orders. It reports races and other mistakes on stderr.
     Simulate,
     /// The same, and the process ends at the first mistake.
     Abort,

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import typing
+import weakref
 
 import gpumem
 import pytest
@@ -302,6 +303,54 @@ def test_a_destroyed_stream_is_not_the_default_stream():
         with pytest.raises(ValueError, match="no stream any more"):
             use()
     s.destroy()
+
+
+def test_a_buffer_keeps_its_streams_until_it_is_freed():
+    def made():
+        return gpumem.Buffer.of(b"abc", stream=gpumem.Stream())
+
+    b = made()
+    assert b.tobytes() == b"abc" and b.fill(7).tobytes() == b"\7" * 3
+    with gpumem.Stream() as s:
+        handle = s.handle
+        b.record_stream(s)
+    gpumem.synchronize(handle)
+    own = b.stream
+    b.free()
+    for gone in (own, handle):
+        with pytest.raises(gpumem.InvalidStream):
+            gpumem.synchronize(gone)
+
+
+def test_a_buffer_keeps_the_stream_objects_of_others():
+    class Stream:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __cuda_stream__(self):
+            return 0, self.stream.handle
+
+    with gpumem.Stream() as s:
+        for use in (lambda other: gpumem.Buffer(10, stream=other), lambda other: gpumem.Buffer.adopt(gpumem.malloc(10, s), stream=other),
+                    lambda other: (b := gpumem.Buffer(10), b.record_stream(other))[0]):
+            other = Stream(s)
+            kept = weakref.ref(other)
+            b = use(other)
+            del other
+            assert kept() is not None
+            b.free()
+            assert kept() is None
+
+
+def test_a_stream_that_cannot_be_destroyed_says_so():
+    with gpumem.Stream() as s:
+        graph = ctypes.c_void_p()
+        handle = s.handle
+        assert C.gpumem_sim_capture_begin(handle, 1) == 0
+        with pytest.raises(gpumem.Capturing):
+            s.destroy()
+        assert C.gpumem_sim_capture_end(handle, ctypes.byref(graph)) == 0
+        assert C.gpumem_sim_graph_destroy(graph) == C.gpumem_stream_destroy(handle) == 0
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -11,6 +11,7 @@ from . import _declarations as d
 from . import _dlpack, _values
 from ._errors import UseAfterFree, error, ok
 from ._library import C, initialised
+from ._stream import life
 from ._types import Address, DType, Shape, Size, StreamLike, Tag
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def usable_size(ptr: Address) -> int:
 
 def record_stream(ptr: Address, stream: StreamLike) -> None:
     """Announces that an allocation is also used on `stream`: after it is freed, reuse waits for the
-    work submitted to that stream."""
+    work submitted to that stream, which must live until the free. (`Buffer.record_stream` keeps it
+    alive.)"""
     ok(C.gpumem_record_stream(_values.address(ptr), _values.stream(stream)))
 
 
@@ -156,14 +158,15 @@ class Buffer:
 
     The first of these frees it. Each frees by the allocation's number, so none can free something
     else that lives at the address by then. Using the buffer afterwards raises `UseAfterFree`. Other
-    libraries accept it through `__cuda_array_interface__` and DLPack, and keep it alive.
+    libraries accept it through `__cuda_array_interface__` and DLPack, and keep it alive. Until it is
+    freed it keeps the objects of its streams; a stream given as a number must live as long.
 
     `shape` and `dtype` are what those libraries see. Without a shape the buffer is `nbytes` bytes;
     with one, `nbytes` follows from the shape. `dtype` is a NumPy dtype: its name, its `typestr`
     such as "<f4", or the object. Options are those of `malloc_with`.
     """
 
-    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "__weakref__")
+    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "_life", "_others", "__weakref__")
     ptr: int
     nbytes: int
     id: int
@@ -189,7 +192,7 @@ class Buffer:
         if given not in (None, wanted):
             raise ValueError(f"{nbytes} bytes asked for, but shape {lengths} of {typestr} takes {wanted}")
         self.nbytes, self.shape, self.typestr = wanted, lengths, typestr
-        self.stream = _values.stream(stream)
+        self.stream, self._life, self._others = _values.stream(stream), life(stream), None
         ptr = malloc_with(wanted, stream=self.stream, **options) if options else malloc(wanted, self.stream)
         number = _c_uint64()
         status = _id_get(ptr, _byref(number))
@@ -222,6 +225,7 @@ class Buffer:
         item = _dlpack.item_bytes(self.typestr)
         self.shape = (info.requested // item,) if shape is None else _lengths(shape)
         self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
+        self._life, self._others = life(stream), None
         if info.base != ptr or self.nbytes > info.requested:
             raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")
         self.ptr, self.id, self._gone = ptr, info.id, False
@@ -247,7 +251,7 @@ class Buffer:
                   else C.gpumem_free_id_async(self.ptr, self.id, _values.stream(stream)))
         if status:
             raise error(status)
-        self._gone = True
+        self._gone, self._life, self._others = True, None, None
 
     def check(self, operation: str = "use", operand: str = "buffer") -> None:
         """Raises `UseAfterFree` unless the buffer may be used. With GPUMEM_ARENA_DEBUG=check the
@@ -273,6 +277,14 @@ class Buffer:
         """Announces that the buffer is also used on `stream`: after it is freed, reuse waits for
         the work submitted to that stream."""
         record_stream(self, stream)
+        self._keep(life(stream), _values.stream(stream))
+
+    def _keep(self, kept, handle):
+        """Keeps what keeps a stream, until the free, which needs it. A later object for the same
+        handle takes an earlier one's place: with some libraries each step brings another."""
+        if kept is not None:
+            self._others = self._others or {}
+            self._others[type(kept), handle] = kept
 
     def __enter__(self) -> Buffer:
         return self

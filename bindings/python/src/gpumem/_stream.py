@@ -10,18 +10,39 @@ from ._library import C
 from ._types import StreamLike
 
 
-class Stream:
-    """A new stream of the current device that does not synchronise with the legacy default stream.
-    It is destroyed by `destroy()`, at the end of its `with` block, or when garbage-collected. Work
-    submitted to it still runs."""
+class _Life:
+    """What destroys a stream, when nobody holds it any more: neither its `Stream`, nor buffers that
+    were made or announced on it, whose free needs the stream."""
 
-    __slots__ = ("handle", "__weakref__")
+    __slots__ = ("handle", "ended")
 
     def __init__(self) -> None:
-        self.handle = None
+        self.handle: int | None = None
+        self.ended: list[int] = []
         out = ctypes.c_void_p()
         ok(C.gpumem_stream_create(ctypes.byref(out)))
         self.handle = out.value
+
+    def __del__(self, _destroy=C.gpumem_stream_destroy):
+        try:
+            if self.handle is not None:
+                self.ended.append(_destroy(self.handle))
+        except Exception:  # Nobody could take it.
+            pass
+
+
+class Stream:
+    """A new stream of the current device that does not synchronise with the legacy default stream.
+    It ends by `destroy()`, at the end of its `with` block, or when garbage-collected. Work
+    submitted to it still runs, and buffers that were made or announced on it keep it until they are
+    freed."""
+
+    __slots__ = ("handle", "_life", "__weakref__")
+
+    def __init__(self) -> None:
+        self.handle: int | None = None
+        self._life: _Life | None = _Life()
+        self.handle = self._life.handle
 
     def synchronize(self) -> None:
         """Waits until everything submitted to it is done."""
@@ -33,10 +54,13 @@ class Stream:
         ok(C.gpumem_stream_wait(_values.stream(self), _values.stream(other)))
 
     def destroy(self) -> None:
-        """Destroys the stream. Calling it again does nothing."""
-        handle, self.handle = self.handle, None
-        if handle is not None:
-            ok(C.gpumem_stream_destroy(handle))
+        """Destroys the stream, once no buffer needs it. Calling it again does nothing."""
+        life, self._life, self.handle = self._life, None, None
+        if life is not None:
+            ended = life.ended
+            del life
+            for status in ended:
+                ok(status)
 
     def __cuda_stream__(self) -> tuple[int, int | None]:
         return 0, self.handle
@@ -47,17 +71,15 @@ class Stream:
     def __exit__(self, *_):
         self.destroy()
 
-    def __del__(self, _destroy=C.gpumem_stream_destroy):
-        try:
-            if self.handle is not None:
-                _destroy(self.handle)
-        except Exception:  # Nobody could take it.
-            pass
-
     __reduce__ = _values.no_copy
 
     def __repr__(self):
         return f"Stream({self.handle:#x})" if self.handle is not None else "Stream(destroyed)"
+
+
+def life(stream):
+    """What keeps a stream from being destroyed; None for the default stream and for numbers."""
+    return stream._life if isinstance(stream, Stream) else None if isinstance(stream, int) else stream
 
 
 def synchronize(stream: StreamLike = None, *, device: int = False) -> None:

@@ -18,7 +18,7 @@ def allocator(nbytes):
     if nbytes == 0:
         return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, None, cupy.cuda.device.get_device_id()), 0)
     try:
-        buffer = Buffer(nbytes, stream=cupy.cuda.get_current_stream().ptr)
+        buffer = Buffer(nbytes, stream=cupy.cuda.get_current_stream())
     except MemoryError as why:
         raise cupy.cuda.memory.OutOfMemoryError(nbytes, _allocated(), 0) from why
     return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(buffer.ptr, nbytes, buffer, cupy.cuda.device.get_device_id()), 0)

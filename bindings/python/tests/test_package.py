@@ -377,6 +377,87 @@ def test_sharing_by_descriptor():
     assert b.tobytes() == b"\t" * 10 + b"\7" * 4990 and c.ptr != b.ptr
 
 
+# ---- the order of streams
+
+# The host device does work late, and counts what it finds unordered.
+RACES = """
+import ctypes, gpumem, sys, threading
+from gpumem._library import C
+
+N = 1 << 20
+
+def races():
+    for device in range(gpumem.device_count()):
+        gpumem.set_device(device)
+        gpumem.synchronize(device=True)
+    gpumem.set_device(0)
+    found = ctypes.c_uint64()
+    assert C.gpumem_sim_reports_get(ctypes.byref(found)) == 0
+    return found.value
+
+def overwrite(stream):
+    # Gets what was freed last, if it may.
+    gpumem.Buffer(N, stream=stream).fill(9)
+"""
+
+
+def in_simulation(source, **environment):
+    python(RACES + source, GPUMEM_HOST_MODE="simulate", PYTHONPATH=os.pathsep.join(sys.path), **environment)
+
+
+def test_memory_is_not_reused_under_work_on_another_stream():
+    in_simulation("""
+for _ in range(10):
+    s, t = gpumem.Stream(), gpumem.Stream()
+    b, c = gpumem.Buffer.of(b"a" * N, stream=s), gpumem.Buffer(N, stream=t)
+    c.copy_from(b)
+    del b
+    overwrite(s)
+    assert c.tobytes() == b"a" * N
+    gpumem.synchronize(device=True)
+    c.fill(1, stream=s)
+    del c
+    overwrite(t)
+    gpumem.synchronize(device=True)
+    # What others made is freed in the order of its own stream.
+    p = gpumem.malloc(N, s)
+    gpumem.synchronize(device=True)
+    gpumem.Buffer.adopt(p, stream=t).fill(1)
+    overwrite(s)
+assert races() == 0
+""")
+
+
+def test_a_threads_own_stream_is_another_on_each_thread():
+    in_simulation("""
+own = 2
+b = gpumem.Buffer(N, stream=own)
+gpumem.synchronize(device=True)
+thread = threading.Thread(target=lambda: b.fill(1))
+thread.start()
+thread.join()
+del b, thread
+overwrite(own)
+assert races() == 0
+""")
+
+
+def test_without_a_pool_work_on_another_stream_is_waited_for():
+    in_simulation("""
+s, t = gpumem.Stream(), gpumem.Stream()
+for _ in range(10):
+    b, c = gpumem.Buffer.of(b"a" * N, stream=s), gpumem.Buffer(N, stream=t)
+    c.copy_from(b)
+    waits = gpumem.driver_calls()["stream_sync"]
+    b.fill(1)
+    assert gpumem.driver_calls()["stream_sync"] == waits
+    t.wait(s)
+    b.fill(1, stream=t)
+    assert gpumem.driver_calls()["stream_sync"] == waits + 1
+assert races() == 0
+""", GPUMEM_POOL="off")
+
+
 # ---- what other libraries take
 
 def test_cuda_array_interface():

@@ -166,7 +166,7 @@ class Buffer:
     such as "<f4", or the object. Options are those of `malloc_with`.
     """
 
-    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "_life", "_others", "__weakref__")
+    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "_life", "_others", "_order", "__weakref__")
     ptr: int
     nbytes: int
     id: int
@@ -192,7 +192,7 @@ class Buffer:
         if given not in (None, wanted):
             raise ValueError(f"{nbytes} bytes asked for, but shape {lengths} of {typestr} takes {wanted}")
         self.nbytes, self.shape, self.typestr = wanted, lengths, typestr
-        self.stream, self._life, self._others = _values.stream(stream), life(stream), None
+        self.stream, self._life, self._others, self._order = _values.stream(stream), life(stream), None, None
         ptr = malloc_with(wanted, stream=self.stream, **options) if options else malloc(wanted, self.stream)
         number = _c_uint64()
         status = _id_get(ptr, _byref(number))
@@ -225,7 +225,7 @@ class Buffer:
         item = _dlpack.item_bytes(self.typestr)
         self.shape = (info.requested // item,) if shape is None else _lengths(shape)
         self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
-        self._life, self._others = life(stream), None
+        self._life, self._others, self._order = life(stream), None, None
         if info.base != ptr or self.nbytes > info.requested:
             raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")
         self.ptr, self.id, self._gone = ptr, info.id, False
@@ -312,42 +312,63 @@ class Buffer:
         self.check(operation, operand)
         return offset, nbytes
 
+    def _submit(self, stream, call, *arguments, uses=()):
+        """Submits work in the order of a stream, by default the buffer's own. Its use of the given
+        buffers is announced; without any, the work is waited for."""
+        handle, kept = (self.stream, self._life) if stream is None else (_values.stream(stream), life(stream))
+        # Before: were one refused after, the work would be queued all the same.
+        wait = [b._announce(handle, kept) for b in uses]
+        ok(call(*arguments, handle))
+        if any(wait) or not uses:
+            ok(C.gpumem_stream_sync(handle))
+
+    def _announce(self, handle, kept):
+        """Announces a use on another stream than the one that the buffer is freed on. True where
+        nothing can be announced (GPUMEM_POOL=off): the use has to be over before a free."""
+        if self._order is None:
+            self._order = _facts(self.ptr).stream or d.STREAM_LEGACY
+        # CUDA's handle of the thread's own stream names another on each thread.
+        if (handle or d.STREAM_LEGACY) == self._order and handle != d.STREAM_PER_THREAD:
+            return False
+        status = C.gpumem_record_stream(self.ptr, handle)
+        if status == d.ERROR_UNSUPPORTED:
+            return True
+        ok(status)
+        self._keep(kept, handle)
+        return False
+
     def copy_from(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Buffer:
         """Copies host memory, or all of another buffer, into this buffer from `offset` on.
 
         A copy from the host waits until it is done. A copy between buffers is in the order of
-        `stream` and does not wait.
+        `stream` and does not wait; the buffers may be freed right after the call.
         """
-        stream = self.stream if stream is None else _values.stream(stream)
         if isinstance(data, Buffer):
             data.check("copy", "source")
             offset, nbytes = self._range(offset, data.nbytes, "copy", "destination")
-            ok(C.gpumem_memcpy_async(self.ptr + offset, data.ptr, nbytes, stream))
+            self._submit(stream, C.gpumem_memcpy_async, self.ptr + offset, data.ptr, nbytes, uses=(self, data))
             return self
         source, nbytes, kept = _readable(data)
         offset, nbytes = self._range(offset, nbytes, "copy", "destination")
         if nbytes:
-            ok(C.gpumem_memcpy_async(self.ptr + offset, source, nbytes, stream))
-            ok(C.gpumem_stream_sync(stream))
+            self._submit(stream, C.gpumem_memcpy_async, self.ptr + offset, source, nbytes)
         del kept
         return self
 
     def copy_to(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Any:
         """Fills host memory from this buffer, from `offset` on, and waits until the copy is
         done."""
-        stream = self.stream if stream is None else _values.stream(stream)
         target, nbytes, kept = _writable(data)
         offset, nbytes = self._range(offset, nbytes, "copy", "source")
         if nbytes:
-            ok(C.gpumem_memcpy_async(target, self.ptr + offset, nbytes, stream))
-            ok(C.gpumem_stream_sync(stream))
+            self._submit(stream, C.gpumem_memcpy_async, target, self.ptr + offset, nbytes)
         del kept
         return data
 
     def fill(self, byte: int, *, offset: int = 0, nbytes: Size | None = None, stream: StreamLike = None) -> Buffer:
         """Fills with a byte, in the order of a stream; waits for nothing."""
         offset, nbytes = self._range(offset, nbytes, "fill", "buffer")
-        ok(C.gpumem_memset_async(self.ptr + offset, _values.byte(byte), nbytes, self.stream if stream is None else _values.stream(stream)))
+        self._submit(stream, C.gpumem_memset_async, self.ptr + offset, _values.byte(byte), nbytes, uses=(self,))
         return self
 
     def tobytes(self) -> bytes:
@@ -435,8 +456,12 @@ class View:
 def pointer_info(ptr: Address) -> d.gpumem_pointer_info:
     """Returns facts about the live allocation that contains an address: base, requested, usable,
     stream, id, tag, device, flags."""
+    return _facts(_values.address(ptr))
+
+
+def _facts(at):
     out = initialised(d.gpumem_pointer_info)
-    ok(C.gpumem_pointer_info_get(_values.address(ptr), _byref(out)))
+    ok(C.gpumem_pointer_info_get(at, _byref(out)))
     return out
 
 

@@ -458,6 +458,47 @@ assert races() == 0
 """, GPUMEM_POOL="off")
 
 
+def test_a_buffers_default_stream_is_of_its_device():
+    in_simulation("""
+a = gpumem.Buffer(N).fill(1)
+b = gpumem.Buffer(N, device=1).fill(2)
+gpumem.set_device(1)
+assert a.tobytes() == b"\\1" * N and b.tobytes() == b"\\2" * N
+a.fill(3)
+assert gpumem.current_device() == 1
+gpumem.set_device(0)
+a.fill(4)
+with gpumem.Stream() as s:
+    gpumem.set_device(1)
+    a.__dlpack__(stream=s.handle)
+    a.fill(5, stream=s)
+    a.__cuda_array_interface__
+    gpumem.synchronize(s)
+    gpumem.set_device(0)
+    assert a.tobytes() == b"\\5" * N
+assert races() == 0
+""", GPUMEM_HOST_DEVICES="2")
+
+
+def test_a_default_stream_of_another_device_is_another_stream():
+    in_simulation("""
+for _ in range(10):
+    a, b = gpumem.Buffer(N), gpumem.Buffer(N, device=1)
+    gpumem.synchronize()
+    b.copy_from(a)
+    del a
+    overwrite(None)
+    a = gpumem.Buffer(N)
+    gpumem.synchronize()
+    gpumem.set_device(1)
+    a.fill(1, stream=1)
+    gpumem.set_device(0)
+    del a
+    overwrite(None)
+assert races() == 0
+""", GPUMEM_HOST_DEVICES="2")
+
+
 # ---- what other libraries take
 
 def test_cuda_array_interface():

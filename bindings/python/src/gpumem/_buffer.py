@@ -11,6 +11,7 @@ from . import _declarations as d
 from . import _dlpack, _values
 from ._errors import UseAfterFree, error, ok
 from ._library import C, initialised
+from ._stats import current_device, on_device
 from ._stream import life
 from ._types import Address, DType, Shape, Size, StreamLike, Tag
 
@@ -192,7 +193,9 @@ class Buffer:
         if given not in (None, wanted):
             raise ValueError(f"{nbytes} bytes asked for, but shape {lengths} of {typestr} takes {wanted}")
         self.nbytes, self.shape, self.typestr = wanted, lengths, typestr
-        self.stream, self._life, self._others, self._order = _values.stream(stream), life(stream), None, None
+        self.stream = self._life = self._others = self._order = None
+        if stream is not None:
+            self.stream, self._life = _values.stream(stream), life(stream)
         ptr = malloc_with(wanted, stream=self.stream, **options) if options else malloc(wanted, self.stream)
         number = _c_uint64()
         status = _id_get(ptr, _byref(number))
@@ -316,19 +319,33 @@ class Buffer:
         """Submits work in the order of a stream, by default the buffer's own. Its use of the given
         buffers is announced; without any, the work is waited for."""
         handle, kept = (self.stream, self._life) if stream is None else (_values.stream(stream), life(stream))
-        # Before: were one refused after, the work would be queued all the same.
-        wait = [b._announce(handle, kept) for b in uses]
-        ok(call(*arguments, handle))
-        if any(wait) or not uses:
-            ok(C.gpumem_stream_sync(handle))
 
-    def _announce(self, handle, kept):
+        def submit(device):
+            # Before: were one refused after, the work would be queued all the same.
+            wait = [b._announce(handle, kept, device) for b in uses]
+            ok(call(*arguments, handle))
+            if any(wait) or not uses:
+                ok(C.gpumem_stream_sync(handle))
+
+        device = None
+        if (handle or 0) <= d.STREAM_PER_THREAD:
+            # The buffer's own is of its device, whichever is current by now.
+            device = self._home()[1] if stream is None else current_device()
+        on_device(device, submit, device)
+
+    def _home(self):
+        """The stream that the memory was allocated on, and its device."""
+        if self._order is None:
+            info = _facts(self.ptr)
+            self._order = info.stream or d.STREAM_LEGACY, info.device
+        return self._order
+
+    def _announce(self, handle, kept, device):
         """Announces a use on another stream than the one that the buffer is freed on. True where
         nothing can be announced (GPUMEM_POOL=off): the use has to be over before a free."""
-        if self._order is None:
-            self._order = _facts(self.ptr).stream or d.STREAM_LEGACY
+        own, home = self._home()
         # CUDA's handle of the thread's own stream names another on each thread.
-        if (handle or d.STREAM_LEGACY) == self._order and handle != d.STREAM_PER_THREAD:
+        if (handle or d.STREAM_LEGACY) == own and device in (None, home) and handle != d.STREAM_PER_THREAD:
             return False
         status = C.gpumem_record_stream(self.ptr, handle)
         if status == d.ERROR_UNSUPPORTED:

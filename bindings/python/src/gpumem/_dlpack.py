@@ -10,7 +10,9 @@ import math
 import re
 import sys
 
+from ._errors import ok
 from ._library import C
+from ._stats import on_device
 
 KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 CUDA, EXTENSION = 2, 12
@@ -155,10 +157,7 @@ def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version
         # None stands for the legacy default stream, by the array API's standard.
         consumer, own = {None: 1, 0: 1}.get(stream, stream), own_stream or 1
         if consumer != own:
-            status = C.gpumem_stream_wait(consumer, own)
-            if status:
-                from ._errors import error
-                raise error(status)
+            ok(on_device(own_device[1], C.gpumem_stream_wait, consumer, own))
     versioned = max_version is not None and tuple(max_version)[0] >= 1
     kind, name = (Versioned, VERSIONED) if versioned else (Managed, PLAIN)
     at = _libc.malloc(ctypes.sizeof(kind) + 16 * max(1, len(shape)))

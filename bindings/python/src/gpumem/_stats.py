@@ -81,6 +81,19 @@ def set_device(device: int) -> None:
     ok(C.gpumem_device_set(_values.device(device)))
 
 
+def on_device(device, call, *arguments):
+    """Calls with a device as the thread's current one, whose default streams 0, 1 and 2 stand for.
+    None is the one that is."""
+    before = None if device is None else current_device()
+    if before == device:
+        return call(*arguments)
+    set_device(device)
+    try:
+        return call(*arguments)
+    finally:
+        set_device(before)
+
+
 def device_count() -> int:
     """How many devices there are, at least 1."""
     out = ctypes.c_int()

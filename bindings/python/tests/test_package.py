@@ -281,6 +281,28 @@ def test_a_buffer_stands_for_its_address_while_it_is_live():
     assert c.live and gpumem.Buffer.adopt(c).ptr == c.ptr
 
 
+def test_a_view_is_as_live_as_its_buffer():
+    b = gpumem.Buffer(4096)
+    v = b.view(4096)
+    assert gpumem.usable_size(v) >= 4096
+    with pytest.raises(TypeError, match="owns nothing"):
+        gpumem.free(v)
+    with gpumem.arena("step") as arena:
+        inner = gpumem.Buffer(100)
+        assert arena.exit([inner.view(50, offset=50)]).kept == 1 and inner.live
+    b.free()
+    # Somebody else is there now, and stays as it is.
+    with gpumem.arena("step") as arena:
+        c = gpumem.Buffer(4096).fill(1)
+        assert c.ptr == v.ptr
+        for use in (gpumem.usable_size, gpumem.escape, gpumem.Buffer.adopt, lambda v: gpumem.memset(v, 9, 4096), lambda v: v.check(),
+                    lambda v: gpumem.memcpy(c, v, 10), lambda v: v.__cuda_array_interface__, lambda v: v.__dlpack__()):
+            with pytest.raises(gpumem.UseAfterFree):
+                use(v)
+        assert c.live and c.tobytes() == b"\1" * 4096
+        assert not v.live and arena.exit(v).unknown == 1 and not c.live
+
+
 def test_only_live_memory_and_null_have_a_size():
     with pytest.raises(gpumem.UnknownPointer):
         gpumem.usable_size(5)

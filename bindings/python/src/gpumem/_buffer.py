@@ -76,9 +76,11 @@ def free(ptr: Address, stream: StreamLike = None) -> None:
 
     A `stream` of None is the current device's legacy default stream. A `ptr` of None does nothing.
     A second free harms nothing and raises `DoubleFree` or `UnknownPointer`; for a `Buffer`,
-    `UseAfterFree`.
+    `UseAfterFree`. A `View` is refused.
     """
     if ptr.__class__ is not int or not 0 <= ptr < 1 << 64:
+        if isinstance(ptr, View):
+            raise TypeError(f"{ptr!r} owns nothing; free its buffer, view.owner")
         ptr = _values.address(ptr)
     status = _free_async(ptr, stream if stream is None else _values.stream(stream))
     if status:
@@ -453,8 +455,17 @@ class View:
         self.ptr = owner.ptr + offset
 
     @property
+    def live(self) -> bool:
+        """Whether the buffer's memory is still live."""
+        return self.owner.live
+
+    def check(self, operation: str = "use", operand: str = "view") -> None:
+        """Raises `UseAfterFree` unless the view may be used."""
+        self.owner.check(operation, operand)
+
+    @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self.owner.check("__cuda_array_interface__", "view")
+        self.check("__cuda_array_interface__")
         return _dlpack.array_interface(self.ptr, self.shape, self.typestr, self.owner.stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -462,7 +473,7 @@ class View:
 
     def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
-        self.owner.check("__dlpack__", "view")
+        self.check("__dlpack__")
         return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.owner.stream, self.__dlpack_device__(), stream,
                                max_version, dl_device, copy)
 

@@ -95,11 +95,11 @@ class Arena:
             ...
 
     Everything that the thread allocates in the block belongs to the arena, whichever library
-    allocates it. Kept allocations move to the enclosing arena, or become ordinary memory where
-    there is none. `keep` is a function that is called at the end, or what it would return: buffers,
-    tensors, arrays, addresses, or lists, tuples and dictionaries of them. After an exception
-    nothing is kept, nested arenas end too, and the exception propagates. Afterwards `report` says
-    what was done.
+    allocates it, but for RMM and Warp, which free by address. Kept allocations move to the
+    enclosing arena, or become ordinary memory where there is none. `keep` is a function that is
+    called at the end, or what it would return: buffers, tensors, arrays, addresses, or lists,
+    tuples and dictionaries of them. After an exception nothing is kept, nested arenas end too, and
+    the exception propagates. Afterwards `report` says what was done.
 
     Without a block, call `enter()` and then `exit(keep)` or `abort()` on one thread. Other threads
     take part with `attached()`. Arenas belong to threads: while one asynchronous task is in an
@@ -231,6 +231,16 @@ def _named(handle):
 def escape(ptr: Address) -> None:
     """Takes a live allocation out of all arenas."""
     ok(C.gpumem_arena_escape(_values.address(ptr)))
+
+
+def outside(ptr):
+    """Takes what was just allocated out of the thread's arena, if it has one, and returns it: for
+    owners that free by address, which may be somebody else's once an arena has freed it."""
+    current = ctypes.c_void_p()
+    C.gpumem_arena_current_get(ctypes.byref(current))
+    if current:
+        C.gpumem_arena_escape(ptr)
+    return ptr
 
 
 def promote(ptr: Address) -> None:

@@ -2,9 +2,9 @@
 
     cupy.cuda.set_allocator(gpumem.cupy.allocator)
 
-or `gpumem.cupy.enable()`, which also gives back what CuPy's own pool holds. Arrays are allocated
-and freed in the order of CuPy's current stream. `cupy.get_default_memory_pool()` no longer counts
-anything; use `gpumem.stats()`.
+or `gpumem.cupy.enable()`, which also gives back what CuPy's own pool holds. Arrays are allocated in
+the order of CuPy's current stream, and freed in the order of the stream they were made on.
+`cupy.get_default_memory_pool()` no longer counts anything; use `gpumem.stats()`.
 """
 
 import cupy

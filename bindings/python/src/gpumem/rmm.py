@@ -3,12 +3,13 @@
     rmm.mr.set_current_device_resource(gpumem.rmm.resource())
 
 Each allocation passes through Python; C++ programs use `gpumem::memory_resource` of gpumem/rmm.hpp
-instead. PyTorch and CuPy on gpumem share the same pool.
+instead. PyTorch and CuPy on gpumem share the same pool. RMM's memory belongs to no arena.
 """
 
 import rmm
 
 from . import _values
+from ._arena import outside
 from ._buffer import free, malloc
 
 
@@ -20,7 +21,7 @@ def resource():
 
 # RMM turns a MemoryError into std::bad_alloc, and that into a MemoryError where Python asked.
 def _allocate(nbytes, stream):
-    return malloc(nbytes, _values.stream(stream))
+    return outside(malloc(nbytes, _values.stream(stream)))
 
 
 def _deallocate(ptr, nbytes, stream):

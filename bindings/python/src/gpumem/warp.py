@@ -2,12 +2,13 @@
 
     wp.set_cuda_allocator(gpumem.warp.Allocator())
 
-or `gpumem.warp.enable()`. Arrays are allocated and freed in the order of the current stream of
-Warp's device.
+or `gpumem.warp.enable()`. Arrays are allocated in the order of the current stream of Warp's
+device, and freed in the order of the stream they were made on. They belong to no arena.
 """
 
 import warp
 
+from ._arena import outside
 from ._buffer import malloc
 from ._library import C
 
@@ -18,7 +19,7 @@ class Allocator:
     def allocate(self, size_in_bytes):
         """Allocates in the order of the current stream of the device whose context is current, and
         returns the address. 0 bytes give 0."""
-        return malloc(size_in_bytes, _current_stream()) if size_in_bytes else 0
+        return outside(malloc(size_in_bytes, _current_stream())) if size_in_bytes else 0
 
     def deallocate(self, ptr, size_in_bytes):
         """Frees in the order of the stream that the memory was allocated on."""

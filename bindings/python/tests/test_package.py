@@ -799,6 +799,56 @@ def test_a_reservation_may_end_and_change_within_its_block():
         r.release()
 
 
+def test_a_block_that_cannot_begin_promises_nothing():
+    with gpumem.reserve(MIB):
+        with pytest.raises(gpumem.Invalid, match="attached"):
+            with gpumem.reserve("20GiB") as r:
+                pass
+        gpumem.reserve("20GiB").release()
+
+
+def test_ctrl_c_ends_a_wait():
+    python("""
+import gpumem, os, signal, threading, time
+
+def everything():
+    return gpumem.reserve(1 << 60, least=1)
+
+def interrupted(wait):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        assert time.monotonic() - begin < 4
+    else:
+        assert False
+
+small, held = gpumem.reserve(1 << 20), everything()
+interrupted(lambda: gpumem.reserve("1GiB", timeout=5))
+interrupted(lambda: small.grow("1GiB", timeout=5))
+size = held.nbytes
+
+def granted(*_):
+    held.release()
+    raise KeyboardInterrupt
+
+# Granted in the same moment: nobody has it.
+signal.signal(signal.SIGINT, granted)
+interrupted(lambda: gpumem.reserve("1GiB", timeout=5))
+assert everything().nbytes == size and small.info().promised == 1 << 20
+""", PYTHONPATH=os.pathsep.join(sys.path))
+
+
+def test_a_wait_is_for_the_current_device():
+    python("""
+import gpumem
+gpumem.set_device(1)
+with gpumem.reserve("1MiB", timeout=5) as r:
+    assert r.info().space == ("gpu", 1)
+""", GPUMEM_HOST_DEVICES="2", PYTHONPATH=os.pathsep.join(sys.path))
+
+
 def test_sleep_and_wake(tmp_path):
     weights = [gpumem.Buffer(3 * MIB, evictable=True, tag="weights").fill(i) for i in range(3)]
     pointers = [w.ptr for w in weights]

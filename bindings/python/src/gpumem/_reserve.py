@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import math
+import threading
 
 from . import _declarations as d
 from . import _values
 from ._errors import ok
 from ._library import C, initialised
+from ._stats import current_device
 from ._types import Size, StreamLike, Where
 
 TIERS = {"gpu": d.TIER_GPU, "host": d.TIER_HOST, "disk": d.TIER_DISK}
@@ -42,7 +44,7 @@ class Reservation:
     """A promise of bytes, from `reserve`.
 
     In a `with` block, the thread's allocations draw from it. It ends with the block, even after an
-    exception; live allocations stay. Other threads take part with `attach_thread()`, streams with
+    exception, and even where the block cannot begin; live allocations stay. Other threads take part with `attach_thread()`, streams with
     `attach_stream()`.
     """
 
@@ -69,7 +71,8 @@ class Reservation:
 
     def grow(self, nbytes: Size, timeout: float | None = 0) -> None:
         """Makes the reservation larger, or waits its turn until it can be."""
-        ok(C.gpumem_reservation_grow(self.handle, _values.size(nbytes), milliseconds(timeout), None))
+        more, wait = _values.size(nbytes), milliseconds(timeout)
+        _waited(wait, lambda token: C.gpumem_reservation_grow(self.handle, more, wait, token))
         self.nbytes = self._structure().promised
 
     def shrink(self, nbytes: Size) -> None:
@@ -98,7 +101,12 @@ class Reservation:
 
     def __enter__(self) -> Reservation:
         if self._structure().space.tier == d.TIER_GPU:
-            self.attach_thread()
+            try:
+                self.attach_thread()
+            except BaseException:
+                # The block, which would have ended it, does not begin.
+                self.release()
+                raise
         return self
 
     def __exit__(self, *_):
@@ -120,6 +128,26 @@ def milliseconds(timeout):
     return min(math.ceil(1000 * timeout), d.WAIT_FOREVER)
 
 
+def _waited(timeout, call):
+    """Calls `call(token)`, which may wait. Ctrl-C raises on the main thread alone, and not inside
+    a call of the library's: there another thread waits, and the token ends that."""
+    if timeout == 0 or threading.current_thread() is not threading.main_thread():
+        return ok(call(None))
+    from concurrent.futures import ThreadPoolExecutor
+
+    token = ctypes.c_void_p()
+    ok(C.gpumem_token_create(ctypes.byref(token)))
+    try:
+        with ThreadPoolExecutor(1) as other:
+            try:
+                other.submit(lambda: ok(call(token))).result()
+            except BaseException:
+                C.gpumem_token_cancel(token)
+                raise
+    finally:
+        C.gpumem_token_destroy(token)
+
+
 def reserve(nbytes: Size, timeout: float | None = 0, *, least: Size = 0, space: Where | None = None, policy: str = "fail") -> Reservation:
     """Reserves bytes of the current device, or of a space such as ("host", 0), or waits its turn
     for them.
@@ -134,8 +162,8 @@ def reserve(nbytes: Size, timeout: float | None = 0, *, least: Size = 0, space: 
     """
     o = initialised(d.gpumem_reserve_options)
     o.bytes, o.least_bytes, o.timeout_ms = _values.size(nbytes), _values.size(least), milliseconds(timeout)
-    if space is not None:
-        o.space = globals()["space"](space)
+    # Another thread has another current device.
+    o.space = globals()["space"](("gpu", current_device()) if space is None else space)
     kinds = {"fail": d.POLICY_FAIL, "ignore": d.POLICY_IGNORE, "increase": d.POLICY_INCREASE}
     if policy not in kinds:
         raise ValueError(f"{policy!r} is no policy; they are {', '.join(kinds)}")
@@ -143,7 +171,17 @@ def reserve(nbytes: Size, timeout: float | None = 0, *, least: Size = 0, space: 
     p.kind = kinds[policy]
     o.policy = ctypes.addressof(p)
     out = ctypes.c_void_p()
-    ok(C.gpumem_reserve(ctypes.byref(o), ctypes.byref(out)))
-    made = Reservation(out.value or 0, 0)
-    made.nbytes = made._structure().promised
-    return made
+
+    def call(token):
+        o.cancel = token
+        return C.gpumem_reserve(ctypes.byref(o), ctypes.byref(out))
+
+    try:
+        _waited(o.timeout_ms, call)
+        made = Reservation(out.value or 0, 0)
+        made.nbytes = made._structure().promised
+        return made
+    except BaseException:
+        if out:  # Granted when Ctrl-C came.
+            C.gpumem_reservation_release(out, None)
+        raise

@@ -129,13 +129,27 @@ def test_sizes_out_of_range():
         gpumem.malloc(1.5)
 
 
+def two_values():
+    plan = gpumem.Plan()
+    plan.op([plan.value(9, kind="input")], [plan.value(9)])
+    return plan
+
+
 @pytest.mark.parametrize("call", [
     lambda: gpumem.malloc("16777216T"), lambda: gpumem.set_limit("16777216T"), lambda: gpumem.malloc(1, 1 << 64),
     lambda: gpumem.malloc_with(1, alignment=(1 << 64) + 256), lambda: gpumem.malloc_with(1, device=1 << 32),
     lambda: gpumem.set_device(1 << 32), lambda: gpumem.stats(1 << 32), lambda: gpumem.dump(1 << 32), lambda: gpumem.trim(0, 1 << 32),
     lambda: gpumem.pointer_info(1 << 64), lambda: gpumem.memset(1 << 64, 0, 1), lambda: gpumem.plan([{"size": 9, "lower": 0, "upper": 1 << 64}]),
     lambda: gpumem.Plan().buffer(9, -1, 3), lambda: gpumem.Plan().buffer(9, 0, 3, offset=1 << 64),
-    lambda: gpumem.Plan().buffer(9, 0, 3, gaps=[(0, 1 << 64)]),
+    lambda: gpumem.Plan().buffer(9, 0, 3, gaps=[(0, 1 << 64)]), lambda: gpumem.reserve(1, space=("gpu", 1 << 32)),
+    lambda: gpumem.Plan(unit=(1 << 64) + 1), lambda: gpumem.Plan(alignment=(1 << 64) + 1), lambda: two_values().keep(1 << 32),
+    lambda: two_values().buffer(9, 0, 3, arena=1 << 32), lambda: two_values().op([1 << 32], []), lambda: two_values().op([], [1 << 32]),
+    lambda: two_values().order([1 << 32]), lambda: two_values().view(1, 1 << 32), lambda: two_values().view((1 << 32) + 1, 0),
+    lambda: two_values().view(1, 0, 1 << 64), lambda: two_values().in_place(1 << 32, 0, 1), lambda: two_values().in_place(0, 1 << 32, 1),
+    lambda: two_values().in_place(0, 0, (1 << 32) + 1), lambda: two_values().resize(1 << 32, 9), lambda: two_values().obstacle(1 << 64, 9),
+    lambda: two_values().obstacle(0, 9, 1 << 64), lambda: two_values().obstacle(0, 9, 0, (1 << 64) + 1),
+    lambda: two_values().obstacle(0, 9, arena=1 << 32), lambda: two_values().solve(threads=1 << 32),
+    lambda: two_values().solve().materialise(1 << 32), lambda: two_values().verify([0, 16], [0, 1 << 32]),
 ])
 def test_what_the_library_has_no_room_for_is_refused_and_not_cut(call):
     with pytest.raises(ValueError, match="is out of range"):
@@ -732,6 +746,10 @@ def test_what_a_layout_shows():
     assert set(layout.critical()) <= {0, 1, 2, 3} and layout.plan.verify(layout.offsets) == layout.nbytes
     with pytest.raises(gpumem.Invalid):
         layout.plan.verify([0, 0, 0, 0])
+    for arenas in ([0] * 3, [0] * 5, []):
+        with pytest.raises(ValueError, match=f"4 offsets, but {len(arenas)} arenas"):
+            layout.plan.verify(layout.offsets, arenas)
+    assert layout.plan.verify(layout.offsets, layout.arenas) == layout.nbytes
     whole = layout.materialise()
     assert whole.nbytes == layout.nbytes and whole.view(25, "int32", layout[0]).ptr == whole.ptr + layout[0]
     with pytest.raises(gpumem.OutOfMemory):

@@ -58,7 +58,8 @@ class Plan:
         self.handle = None
         o = initialised(d.gpumem_plan_options)
         o.flags = 0 if reuse else d.PLAN_NO_REUSE
-        o.capacity, o.unit, o.alignment = _values.size(capacity, "capacity"), unit, alignment
+        o.capacity, o.unit, o.alignment = (_values.size(capacity, "capacity"), _values.number(unit, "unit"),
+                                           _values.number(alignment, "alignment"))
         out = ctypes.c_void_p()
         ok(C.gpumem_plan_create(ctypes.byref(o), ctypes.byref(out)))
         self.handle, self._pid = out.value, os.getpid()
@@ -77,7 +78,7 @@ class Plan:
             o.place = d.PLAN_FIXED if offset is not None else d.PLAN_PREFERRED
             o.offset = number(offset if offset is not None else prefer, "offset")
         if arena is not None:
-            o.flags, o.arena = d.PLAN_IN_ARENA, arena
+            o.flags, o.arena = d.PLAN_IN_ARENA, _id(arena, "arena")
         ranges = (d.gpumem_plan_interval * len(gaps))(*[(number(a, "gap"), number(b, "gap")) for a, b in gaps])
         o.gaps, o.gap_count = (ctypes.addressof(ranges) if gaps else None), len(gaps)
         out = ctypes.c_uint32()
@@ -112,7 +113,7 @@ class Plan:
     def op(self, inputs: Sequence[int], outputs: Sequence[int], name: str | None = None) -> int:
         """Adds an operation that reads and writes values; it runs after those added before. Returns
         its number."""
-        reads, writes = (ctypes.c_uint32 * len(inputs))(*inputs), (ctypes.c_uint32 * len(outputs))(*outputs)
+        reads, writes = _ids(inputs, "input"), _ids(outputs, "output")
         out = ctypes.c_uint32()
         ok(C.gpumem_plan_op_add(self.handle, None if name is None else name.encode(), reads, len(inputs), writes, len(outputs),
                                 ctypes.byref(out)))
@@ -120,28 +121,29 @@ class Plan:
 
     def order(self, ops: Sequence[int]) -> None:
         """Sets the order in which the operations run: each of them once."""
-        ok(C.gpumem_plan_order_set(self.handle, (ctypes.c_uint32 * len(ops))(*ops), len(ops)))
+        ok(C.gpumem_plan_order_set(self.handle, _ids(ops, "operation"), len(ops)))
 
     def view(self, child: int, parent: int, offset: int = 0) -> None:
         """Makes a value a view: the bytes of its parent from `offset` on."""
-        ok(C.gpumem_plan_view_set(self.handle, child, parent, offset))
+        ok(C.gpumem_plan_view_set(self.handle, _id(child, "child"), _id(parent, "parent"), _values.number(offset, "offset")))
 
     def in_place(self, op: int, input: int, output: int) -> None:
         """Allows an operation to write an output over an input that dies there."""
-        ok(C.gpumem_plan_in_place_add(self.handle, op, input, output))
+        ok(C.gpumem_plan_in_place_add(self.handle, _id(op, "operation"), _id(input, "input"), _id(output, "output")))
 
     def keep(self, value: int) -> None:
         """Keeps a value live to the end."""
-        ok(C.gpumem_plan_keep(self.handle, value))
+        ok(C.gpumem_plan_keep(self.handle, _id(value, "value")))
 
     def resize(self, number: int, nbytes: Size) -> None:
         """Changes the size of a buffer or value. Solve again afterwards."""
-        ok(C.gpumem_plan_resize(self.handle, number, _values.size(nbytes)))
+        ok(C.gpumem_plan_resize(self.handle, _id(number, "number"), _values.size(nbytes)))
 
     def obstacle(self, offset: int, nbytes: Size, lower: int = 0, upper: int | None = None, arena: int = 0) -> None:
         """Keeps bytes of an arena free of buffers during some steps."""
-        ok(C.gpumem_plan_obstacle_add(self.handle, arena, offset, _values.size(nbytes), lower,
-                                      d.PLAN_NO_OFFSET if upper is None else upper))
+        number = _values.number
+        ok(C.gpumem_plan_obstacle_add(self.handle, _id(arena, "arena"), number(offset, "offset"), _values.size(nbytes),
+                                      number(lower, "lower"), d.PLAN_NO_OFFSET if upper is None else number(upper, "upper")))
 
     def arena(self, capacity: Size = 0, name: str | None = None) -> int:
         """Adds an arena besides arena 0, and returns its number."""
@@ -157,7 +159,7 @@ class Plan:
         if effort not in efforts:
             raise ValueError(f"{effort!r} is no effort; they are {', '.join(efforts)}")
         o = initialised(d.gpumem_plan_solve_options)
-        o.effort, o.threads, o.flags = efforts[effort], threads, d.PLAN_FROM_LAST if from_last else 0
+        o.effort, o.threads, o.flags = efforts[effort], _id(threads, "threads"), d.PLAN_FROM_LAST if from_last else 0
         o.time_limit_ms = 0 if time_limit is None else max(1, int(1000 * time_limit))
         status = C.gpumem_plan_solve(self.handle, ctypes.byref(o))
         if status:
@@ -168,7 +170,9 @@ class Plan:
         """Checks a layout of the caller's own, and returns the bytes that it needs. Raises
         `Invalid` for the first thing that is wrong."""
         address, array = _u64([d.PLAN_NO_OFFSET if at is None else at for at in offsets])
-        numbers = None if arenas is None else (ctypes.c_uint32 * len(arenas))(*arenas)
+        if arenas is not None and len(arenas) != len(array):
+            raise ValueError(f"{len(array)} offsets, but {len(arenas)} arenas; each offset has one")
+        numbers = None if arenas is None else _ids(arenas, "arena")
         out = ctypes.c_uint64()
         ok(C.gpumem_plan_verify(self.handle, numbers, address, len(array), ctypes.byref(out)))
         return out.value
@@ -271,13 +275,21 @@ class Layout:
         """Allocates an arena and returns it as a `Buffer`. Each buffer or value is at `buffer.ptr +
         layout[number]`, or `buffer.view(shape, dtype, offset)`."""
         out = ctypes.c_void_p()
-        ok(C.gpumem_plan_materialise(self.plan.handle, arena, _values.stream(stream), ctypes.byref(out)))
+        ok(C.gpumem_plan_materialise(self.plan.handle, _id(arena, "arena"), _values.stream(stream), ctypes.byref(out)))
         return Buffer.adopt(out.value, stream=stream)
 
     def __repr__(self):
         s = self.stats
         return (f"Layout({s.values} buffers in {_values.human(s.arena_bytes)}, {s.status}, lower bound {_values.human(s.lower_bound)}, "
                 f"{_values.human(s.total_unshared)} side by side)")
+
+
+def _id(value, what):
+    return _values.number(value, what, 0, 1 << 32)
+
+
+def _ids(values, what):
+    return (ctypes.c_uint32 * len(values))(*[_id(v, what) for v in values])
 
 
 def _u64(values):

@@ -23,7 +23,7 @@ def space(value):
     tier, number = (value, 0) if isinstance(value, str) else value
     if tier not in TIERS:
         raise ValueError(f"{tier!r} is no tier; they are {', '.join(TIERS)}")
-    return d.gpumem_space(TIERS[tier], number)
+    return d.gpumem_space(TIERS[tier], _values.number(number, "space", 0, 1 << 31))
 
 
 @dataclasses.dataclass(frozen=True)

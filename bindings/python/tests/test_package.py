@@ -403,8 +403,14 @@ def test_owners_are_not_copied(copied):
 def test_sharing_by_descriptor():
     b = gpumem.Buffer(5000, exportable=True).fill(7)
     gpumem.synchronize()
-    fd = gpumem.export_fd(b)
+    fd, before = gpumem.export_fd(b), gpumem.stats().allocations
     try:
+        for wrong, options in ((ValueError, {"shape": 5001}), (TypeError, {"dtype": "i3"}), (TypeError, {"shape": 2.5})):
+            with pytest.raises(wrong):
+                gpumem.import_fd(fd, 5000, **options)
+        with pytest.raises(ValueError, match="out of range"):
+            gpumem.import_fd(fd, 5000, 1 << 32)
+        assert gpumem.stats().allocations == before
         c = gpumem.import_fd(fd, 5000)
     finally:
         os.close(fd)

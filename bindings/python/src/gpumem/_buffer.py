@@ -505,5 +505,14 @@ def import_fd(fd: int, nbytes: Size, device: int = 0, *, shape: Shape | None = N
     """Returns a buffer over memory that `export_fd` exported in this or another process. `nbytes`
     is the size that the exporter asked for."""
     out = _c_void_p()
-    ok(C.gpumem_import_fd(fd, _values.size(nbytes), device, _byref(out)))
-    return Buffer.adopt(out.value, shape=shape, dtype=dtype)
+    ok(C.gpumem_import_fd(_values.number(fd, "fd", -1 << 31, 1 << 31), _values.size(nbytes), _values.device(device), _byref(out)))
+    return taken(out.value, shape=shape, dtype=dtype)
+
+
+def taken(ptr, **options):
+    """`Buffer.adopt` for memory that nobody else has: it is freed where that fails."""
+    try:
+        return Buffer.adopt(ptr, **options)
+    except BaseException:
+        C.gpumem_free(ptr)
+        raise

@@ -9,7 +9,7 @@ from typing import Any, Iterator, Sequence, overload
 
 from . import _declarations as d
 from . import _values
-from ._buffer import Buffer
+from ._buffer import Buffer, taken
 from ._errors import OutOfMemory, error, ok
 from ._library import C, initialised
 from ._stats import filled_text
@@ -276,7 +276,7 @@ class Layout:
         layout[number]`, or `buffer.view(shape, dtype, offset)`."""
         out = ctypes.c_void_p()
         ok(C.gpumem_plan_materialise(self.plan.handle, _id(arena, "arena"), _values.stream(stream), ctypes.byref(out)))
-        return Buffer.adopt(out.value, stream=stream)
+        return taken(out.value, stream=stream)
 
     def __repr__(self):
         s = self.stats

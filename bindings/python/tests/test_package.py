@@ -13,6 +13,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import typing
 import weakref
 
@@ -976,6 +977,53 @@ def test_a_failed_keep_list_is_reported_as_it_ended():
         with gpumem.arena("step", keep=lambda: 1 / 0) as arena:
             b = gpumem.Buffer(100)
     assert (arena.report.freed, arena.report.freed_bytes) == (1, 100) and not b.live
+
+
+@pytest.mark.parametrize("why", [KeyError, None])
+def test_a_block_leaves_an_arena_that_cannot_end(why):
+    attached, go_on = threading.Event(), threading.Event()
+
+    def work():
+        with arena.attached():
+            attached.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=work)
+    try:
+        with pytest.raises(why or gpumem.Invalid) as raised:
+            with gpumem.arena("step") as arena:
+                b = gpumem.Buffer(100)
+                thread.start()
+                attached.wait()
+                if why is not None:
+                    raise why("the body's own")
+        assert gpumem.current_arena() is None and arena.open and b.live
+        if sys.version_info >= (3, 11):
+            assert "arena 'step' is still open" in raised.value.__notes__[0]
+    finally:
+        go_on.set()
+        thread.join()
+    assert arena.abort().freed == 1 and not b.live
+
+
+def test_a_capture_may_end_within_its_block():
+    with gpumem.Stream() as s:
+        for end in (gpumem.Capture.abort, gpumem.Capture.release):
+            with pytest.raises(KeyError):
+                with gpumem.capture(s) as capture:
+                    end(capture)
+                    raise KeyError("the body's own")
+
+
+def test_a_capture_begins_once():
+    with gpumem.Stream() as s:
+        with gpumem.capture(s) as capture:
+            handle = capture.handle
+        with pytest.raises(gpumem.Invalid, match="begun already"):
+            capture.begin()
+        assert capture.handle == handle and capture.stats().references == 1
+        capture.release()
+        capture.begin().release()
 
 
 def test_an_arena_is_entered_once():

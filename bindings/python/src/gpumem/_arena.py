@@ -99,7 +99,9 @@ class Arena:
     enclosing arena, or become ordinary memory where there is none. `keep` is a function that is
     called at the end, or what it would return: buffers, tensors, arrays, addresses, or lists,
     tuples and dictionaries of them. After an exception nothing is kept, nested arenas end too, and
-    the exception propagates. Afterwards `report` says what was done.
+    the exception propagates. Afterwards `report` says what was done. While another thread is
+    attached no arena ends: after an exception the block's thread leaves it, and `abort()` ends it
+    later.
 
     Without a block, call `enter()` and then `exit(keep)` or `abort()` on one thread. Other threads
     take part with `attached()`. Arenas belong to threads: while one asynchronous task is in an
@@ -181,16 +183,24 @@ class Arena:
         if not self.open:
             return
         if kind is not None:
-            self.abort()
+            self._leave(value)
             return
         try:
             self.exit(self.keep() if callable(self.keep) else self.keep)
-        except BaseException:
-            # The block's arena ends with the block, in any case that allows it.
+        except BaseException as why:
             if self.open:
-                with contextlib.suppress(Exception):
-                    self.abort()
+                self._leave(why)
             raise
+
+    def _leave(self, why):
+        """Ends the arena with its block after an exception. While another thread is attached that is
+        refused; the block's thread is not left in it then."""
+        try:
+            self.abort()
+        except Exception as refused:
+            C.gpumem_arena_detach(self.handle)
+            if hasattr(why, "add_note"):  # From Python 3.11 on.
+                why.add_note(f"arena {self.name!r} is still open, until abort() can end it: {refused}")
 
     __reduce__ = _values.no_copy
 

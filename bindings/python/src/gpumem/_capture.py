@@ -62,6 +62,8 @@ class Capture:
 
     def begin(self) -> Capture:
         """Begins the capture: from now on the stream allocates from its memory, on every thread."""
+        if self.references:
+            raise Invalid("the capture has begun already; release it first, or make another one with gpumem.capture()")
         out = ctypes.c_void_p()
         ok(C.gpumem_capture_begin(_values.stream(self.stream), ctypes.byref(self._options), ctypes.byref(out)))
         self.handle, self.references = out.value, 1
@@ -111,6 +113,8 @@ class Capture:
         return self.begin()
 
     def __exit__(self, kind, value, trace):
+        if not self.references:  # It ended within its block.
+            return
         if kind is None:
             self.end()
         else:

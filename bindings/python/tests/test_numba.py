@@ -3,6 +3,7 @@ is no GPU."""
 
 import inspect
 import multiprocessing
+import os
 
 import gpumem
 import pytest
@@ -49,8 +50,12 @@ def test_memory():
         m.get_ipc_handle(m.memalloc(10))
 
 
-def child(pipe):
-    handle = pipe.recv()
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def child(pipe, handle=None):
+    handle = handle or pipe.recv()
     handle.open(None)
     with pytest.raises(ValueError):
         handle.open(None)
@@ -61,21 +66,34 @@ def child(pipe):
     pipe.send("done")
 
 
-def test_other_processes():
+@pytest.mark.parametrize("method, argument", [("spawn", False), ("spawn", True), ("forkserver", True)])
+def test_other_processes(method, argument):
     with gpumem.numba.exportable():
         memory = manager().memalloc(5000)
     at = gpumem.numba._address(memory)
     gpumem.memset(at, 7, 5000)
     gpumem.synchronize()
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(method)
     here, there = context.Pipe()
-    process = context.Process(target=child, args=(there,))
+    # Makes what later ones share.
+    first = context.Process(target=int)
+    first.start()
+    first.join(60)
+    first.close()
+    before = open_files()
+    handle = manager().get_ipc_handle(memory)
+    process = context.Process(target=child, args=(there, handle) if argument else (there,))
     process.start()
-    here.send(manager().get_ipc_handle(memory))
+    if not argument:
+        here.send(handle)
+    del handle
     assert here.poll(60) and here.recv() == b"\7\7\7"
     assert here.poll(60) and here.recv() == "done"
     process.join(60)
     assert process.exitcode == 0
+    process.close()
+    # What is sent goes through a socket that stays.
+    assert open_files() == before or not argument
     copy = gpumem.Buffer(3)
     gpumem.memcpy(copy, at, 3)
     assert copy.tobytes() == b"\t\t\t"

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import weakref
 
 from numba.cuda import HostOnlyCUDAMemoryManager, IpcHandle, MemoryInfo, MemoryPointer
 
@@ -131,13 +132,16 @@ class GpumemIpcHandle(IpcHandle):
         self._buffer = None
 
     def __reduce__(self):
+        from multiprocessing.context import get_spawning_popen
         from multiprocessing.reduction import DupFd
 
         fd = export_fd(self.address)
-        try:
-            descriptor = DupFd(fd)
-        finally:
-            os.close(fd)
+        # For an argument of a process that is being started only its number is taken, until the
+        # process is there; the handle is an argument until then.
+        closing = weakref.finalize(self, os.close, fd)
+        descriptor = DupFd(fd)
+        if get_spawning_popen() is None:
+            closing()
         return _rebuild, (self.address, self.size, self.source_info, self.offset, descriptor, self.pid)
 
 

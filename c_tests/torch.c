@@ -52,6 +52,32 @@ static void failures_are_null_without_torch(void) {
     nothing_left();
 }
 
+static void its_memory_is_in_no_arena(void) {
+    gpumem_arena a;
+    gpumem_arena_report report;
+    void *small, *large;
+    OK(gpumem_arena_enter(&a));
+    small = gpumem_torch_malloc(1000, 0, NULL);
+    large = gpumem_torch_malloc(40 << 20, 0, NULL);
+    CHECK(small != NULL && large != NULL);
+    GPUMEM_INIT(&report);
+    OK(gpumem_arena_exit(a, NULL, 0, &report));
+    CHECK(report.freed == 0);
+    gpumem_torch_free(small, 1000, 0, NULL);
+    gpumem_torch_free(large, 40 << 20, 0, NULL);
+    nothing_left();
+}
+
+static void its_stream_may_be_gone(void) {
+    gpumem_stream s = must_stream();
+    void *p = gpumem_torch_malloc(3 << 20, 0, s);
+    CHECK(p != NULL);
+    OK(gpumem_stream_sync(s));
+    OK(gpumem_stream_destroy(s));
+    gpumem_torch_free(p, 3 << 20, 0, s);
+    nothing_left();
+}
+
 static void the_fraction_limits(void) {
     gpumem_device_props props;
     void *p;
@@ -78,6 +104,8 @@ int main(void) {
     RUN(allocates_and_frees);
     RUN(no_bytes_and_null);
     RUN(failures_are_null_without_torch);
+    RUN(its_memory_is_in_no_arena);
+    RUN(its_stream_may_be_gone);
     RUN(the_fraction_limits);
     return 0;
 }

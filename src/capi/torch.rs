@@ -11,7 +11,7 @@
 //! gpumem_torch_record_stream only keep the error, because torch calls them where it cannot take an
 //! exception. In any other process no function of this header throws.
 
-use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::capi::call::arguments::put;
 use crate::capi::call::guard;
 use crate::capi::call::types::{address, device_id, gpumem_stream, not_null, pointer, stream};
@@ -21,8 +21,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Allocates for torch: size bytes on a device, in the order of torch's current stream.
 ///
-/// A size of 0 gives a unique pointer that torch will free. Returns the memory. A failure throws in
-/// torch, as above, and returns NULL elsewhere.
+/// A size of 0 gives a unique pointer that torch will free. The memory is in no arena, as torch
+/// frees it by its address alone, be that after an arena's end. Returns the memory. A failure
+/// throws in torch, as above, and returns NULL elsewhere.
 #[no_mangle]
 pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int, s: gpumem_stream) -> *mut c_void {
     let hit = || {
@@ -35,7 +36,11 @@ pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int,
             .map_err(|_| Error::invalid(format!("torch asked for {size} bytes on device {device}")))?;
         let ctx = Context::global()?;
         let device = Some(device_id(ctx, device)?);
-        ctx.malloc_search(&Request { size: bytes, device, stream: stream(s), ..Request::default() }).map(pointer)
+        let ptr = ctx.malloc_search(&Request { size: bytes, device, stream: stream(s), ..Request::default() })?;
+        if ctx.arena_current().is_some() {
+            ctx.arena_escape(ptr)?;
+        }
+        Ok(pointer(ptr))
     });
     or_throw(result, std::ptr::null_mut())
 }
@@ -53,7 +58,17 @@ pub extern "C" fn gpumem_torch_free(ptr: *mut c_void, size: libc::ssize_t, devic
     let order = Some(stream(s)).filter(|&s| s != StreamHandle::LEGACY);
     let freed = guard::run_hit(
         || Context::started()?.free_hit(address(ptr), order).then_some(()),
-        || if ptr.is_null() { Ok(()) } else { Context::global()?.free_anyhow(address(ptr), order) },
+        || {
+            if ptr.is_null() {
+                return Ok(());
+            }
+            let ctx = Context::global()?;
+            match ctx.free_anyhow(address(ptr), order) {
+                // A stream of somebody else's (torch.cuda.ExternalStream) may be gone by now.
+                Err(e) if e.status == Status::InvalidStream => ctx.free_anyhow(address(ptr), None),
+                freed => freed,
+            }
+        },
     );
     if let Err(e) = freed {
         report_free("gpumem_torch_free", ptr, &e);

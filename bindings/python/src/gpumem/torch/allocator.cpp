@@ -1042,7 +1042,15 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string text) {
   const auto status = gpumem_import_fd(fd, h.bytes, device, &out);
   close(fd);
   ok(status, "opening CUDA memory of another process");
-  std::shared_ptr<void> made(out, [](void* ptr) { gpumem_free(ptr); });
+  std::shared_ptr<void> made(out, [device](void* ptr) {
+    // Work of any stream may still use it, and it is unmapped.
+    DeviceIndex before = 0;
+    (void)c10::cuda::GetDevice(&before);
+    (void)c10::cuda::SetDevice(device);
+    (void)cudaDeviceSynchronize();
+    (void)c10::cuda::SetDevice(before);
+    gpumem_free(ptr);
+  });
   (*open)[text] = made;
   return made;
 }

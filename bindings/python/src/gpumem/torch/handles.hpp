@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <cstddef>
 #include <cstdio>
@@ -52,6 +53,15 @@ inline bool same_user(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+// A call that a signal does not end.
+template <typename Call>
+ssize_t retried(Call call) {
+  ssize_t done;
+  do done = call();
+  while (done < 0 && errno == EINTR);
+  return done;
+}
+
 // A byte that says whether there is a descriptor, and the descriptor.
 inline void send_fd(int to, int fd) {
   char byte = fd >= 0;
@@ -69,7 +79,7 @@ inline void send_fd(int to, int fd) {
     c->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
   }
-  (void)sendmsg(to, &message, MSG_NOSIGNAL);
+  (void)retried([&] { return sendmsg(to, &message, MSG_NOSIGNAL); });
 }
 
 inline int receive_fd(int from) {
@@ -81,7 +91,7 @@ inline int receive_fd(int from) {
   message.msg_iovlen = 1;
   message.msg_control = room;
   message.msg_controllen = sizeof room;
-  if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) != 1 || byte == 0) return -1;
+  if (retried([&] { return recvmsg(from, &message, MSG_CMSG_CLOEXEC); }) != 1 || byte == 0) return -1;
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (c == nullptr || c->cmsg_type != SCM_RIGHTS) return -1;
   int fd = -1;
@@ -113,12 +123,13 @@ class Server {
       for (;;) {
         const int peer = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
         if (peer < 0) {
-          if (errno == EINTR || errno == ECONNABORTED) continue;
-          return;
+          // Without descriptors or memory now, there may be some later.
+          if (errno != EINTR && errno != ECONNABORTED) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          continue;
         }
         limit_wait(peer);
         uint64_t segment = 0;
-        if (same_user(peer) && recv(peer, &segment, sizeof segment, MSG_WAITALL) == sizeof segment) {
+        if (same_user(peer) && retried([&] { return recv(peer, &segment, sizeof segment, MSG_WAITALL); }) == sizeof segment) {
           const int out = descriptor(segment);
           send_fd(peer, out);
           if (out >= 0) close(out);
@@ -135,8 +146,9 @@ inline int fetch(const Handle& h) {
   sockaddr_un name;
   const socklen_t size = socket_name(name, h.pid, h.nonce);
   int fd = -1;
-  if (peer >= 0 && connect(peer, reinterpret_cast<sockaddr*>(&name), size) == 0 && same_user(peer) &&
-      send(peer, &h.segment, sizeof h.segment, MSG_NOSIGNAL) == ssize_t(sizeof h.segment)) {
+  const auto ask = [&] { return send(peer, &h.segment, sizeof h.segment, MSG_NOSIGNAL); };
+  if (peer >= 0 && retried([&] { return connect(peer, reinterpret_cast<sockaddr*>(&name), size); }) == 0 && same_user(peer) &&
+      retried(ask) == ssize_t(sizeof h.segment)) {
     limit_wait(peer);
     fd = receive_fd(peer);
   }

@@ -23,6 +23,7 @@ mutable struct DeviceBuffer
     ptr::Ptr{Cvoid}
     bytes::Int
     id::UInt64
+    # A default stream with its device, which need not be current when it is next used.
     stream::Stream
     # Only spares a second call. Whether memory is freed is decided by its number, inside of the
     # library, so it does no harm that two tasks may both see `false`.
@@ -30,15 +31,8 @@ mutable struct DeviceBuffer
 
     function DeviceBuffer(bytes::Integer; stream::Stream = default_stream)
         bytes >= 0 || throw(ArgumentError("a buffer of $bytes bytes"))
-        ptr = allocate(Csize_t(bytes), stream)
-        id = Ref{UInt64}(0)
-        status = GC.@preserve id C.allocation_id_get(ptr, Base.unsafe_convert(Ptr{UInt64}, id))
-        if status != OK
-            text = last_error()
-            C.free_async(ptr, stream.handle)
-            throw(GpumemError(status, text))
-        end
-        return finalizer(finalize_buffer, new(ptr, bytes, id[], stream, false))
+        ptr, id, own = on(s -> (allocate(Csize_t(bytes), s)..., s), stream)
+        return finalizer(finalize_buffer, new(ptr, bytes, id, own, false))
     end
 end
 
@@ -56,12 +50,12 @@ struct MallocOptions
     reservation::Ptr{Cvoid}
 end
 
-# Memory for the current task: in its arena and drawn from its reservation. Both are named to the
+# Memory for the current task, and its number: in its arena and drawn from its reservation. Both are named to the
 # library instead of attached to the thread, as the task may be on another thread by the next call,
 # and other tasks on this one.
 function allocate(bytes::Csize_t, stream::Stream)
     arena, reservation = current_handle(:gpumem_arenas), current_handle(:gpumem_reservations)
-    out = Ref{Ptr{Cvoid}}(C_NULL)
+    out, id = Ref{Ptr{Cvoid}}(C_NULL), Ref{UInt64}(0)
     GC.@preserve out begin
         at = Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)
         if arena == C_NULL && reservation == C_NULL
@@ -71,7 +65,13 @@ function allocate(bytes::Csize_t, stream::Stream)
             ok(GC.@preserve options C.malloc_with(Base.unsafe_convert(Ptr{Cvoid}, Base.unsafe_convert(Ptr{MallocOptions}, options)), at))
         end
     end
-    return out[]
+    status = GC.@preserve id C.allocation_id_get(out[], Base.unsafe_convert(Ptr{UInt64}, id))
+    if status != OK
+        text = last_error()
+        C.free_async(out[], stream.handle)
+        throw(GpumemError(status, text))
+    end
+    return out[], id[]
 end
 
 # Innermost handle of a kind of the current task; NULL when there is none.
@@ -144,7 +144,7 @@ Does nothing when the buffer is gone already, by an earlier `free!` or by the en
 """
 function free!(b::DeviceBuffer; stream::Union{Nothing,Stream} = nothing)
     b.freed && return
-    ok(stream === nothing ? C.free_id(b.ptr, b.id) : C.free_id_async(b.ptr, b.id, stream.handle))
+    stream === nothing ? ok(C.free_id(b.ptr, b.id)) : on(s -> ok(C.free_id_async(b.ptr, b.id, s.handle)), stream)
     b.freed = true
     return
 end
@@ -218,13 +218,14 @@ their stream themselves. The stream must stay alive until the buffer is gone.
 """
 function record_stream!(b::DeviceBuffer, stream::Stream)
     check(b, "record_stream!", "buffer")
-    GC.@preserve b ok(C.record_stream(b.ptr, stream.handle))
+    GC.@preserve b on(s -> ok(C.record_stream(b.ptr, s.handle)), stream)
     return b
 end
 
 # Before work on a buffer is submitted: were it announced after and that refused, the work would be
 # queued all the same. True where nothing can be announced (GPUMEM_POOL=off): then the use has to be
-# over before the buffer may be freed, so the caller waits.
+# over before the buffer may be freed, so the caller waits. The stream is from `on`: default streams
+# of two devices differ.
 function announce(b::DeviceBuffer, stream::Stream)
     # CUDA's handle of the thread's own stream names another stream on each thread.
     stream == b.stream && stream.handle != Ptr{Cvoid}(2) && return false
@@ -238,8 +239,10 @@ end
 # there is nothing to announce.
 function copy_and_wait(dst::Ptr{Cvoid}, src::Ptr{Cvoid}, bytes::Int, stream::Stream)
     bytes == 0 && return
-    ok(C.memcpy_async(dst, src, bytes, stream.handle))
-    synchronize(stream)
+    on(stream) do s
+        ok(C.memcpy_async(dst, src, bytes, s.handle))
+        synchronize(s)
+    end
 end
 
 """
@@ -273,10 +276,10 @@ function Base.copyto!(dst::DeviceBuffer, src::DeviceBuffer; destination_offset::
                       stream::Stream = dst.stream)
     check_range(dst, destination_offset, bytes, "copyto!", "destination")
     check_range(src, source_offset, bytes, "copyto!", "source")
-    GC.@preserve dst src begin
-        wait = announce(dst, stream) | announce(src, stream)
-        ok(C.memcpy_async(dst.ptr + destination_offset, src.ptr + source_offset, bytes, stream.handle))
-        wait && synchronize(stream)
+    GC.@preserve dst src on(stream) do s
+        wait = announce(dst, s) | announce(src, s)
+        ok(C.memcpy_async(dst.ptr + destination_offset, src.ptr + source_offset, bytes, s.handle))
+        wait && synchronize(s)
     end
     return dst
 end
@@ -291,10 +294,10 @@ function Base.fill!(b::DeviceBuffer, byte::Integer; offset::Integer = 0, bytes::
                     stream::Stream = b.stream)
     check_range(b, offset, bytes, "fill!", "buffer")
     value = UInt8(byte)
-    GC.@preserve b begin
-        wait = announce(b, stream)
-        ok(C.memset_async(b.ptr + offset, value, bytes, stream.handle))
-        wait && synchronize(stream)
+    GC.@preserve b on(stream) do s
+        wait = announce(b, s)
+        ok(C.memset_async(b.ptr + offset, value, bytes, s.handle))
+        wait && synchronize(s)
     end
     return b
 end

@@ -21,7 +21,9 @@ graph that is captured in the block. An exception frees that memory and propagat
 """
 function capture(f; stream::Stream)
     out = Ref{Ptr{Cvoid}}(C_NULL)
-    ok(GC.@preserve out C.capture_begin(stream.handle, C_NULL, Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)))
+    on(stream) do s
+        ok(GC.@preserve out C.capture_begin(s.handle, C_NULL, Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)))
+    end
     begun = true
     try
         result = f()

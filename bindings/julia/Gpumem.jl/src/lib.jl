@@ -121,6 +121,7 @@ const Handle = Ptr{Cvoid}
 @api stream_destroy(Handle)::Int32
 @api stream_sync(Handle)::Int32
 @api device_get(Ptr{Cint})::Int32
+@api device_set(Cint)::Int32
 @api device_limit_set(Cint, Csize_t)::Int32
 @api arena_enter_named(Ptr{UInt8}, Ptr{Handle})::Int32
 @api arena_exit(Handle, Ptr{Handle}, Csize_t, Ptr{Cvoid})::Int32

@@ -5,15 +5,35 @@
     Stream(handle)      # a CUDA stream that somebody else owns
 
 A queue of work on a device, done in order. The caller owns a new one until [`destroy!`](@ref). The
-handle must be a live stream wherever it is passed. `Gpumem.default_stream` is the device's legacy
-default stream; functions use it when no stream is given. With CUDA.jl loaded,
-`Stream(CUDA.stream())` is the task's CUDA.jl stream.
+handle must be a live stream wherever it is passed. `Gpumem.default_stream` is the legacy default
+stream of the device that is current where it is used; functions use it when no stream is given.
+With CUDA.jl loaded, `Stream(CUDA.stream())` is the task's CUDA.jl stream.
 """
 struct Stream
     handle::Ptr{Cvoid}
+    # The device of a default stream, whose handle is the same on all devices. -1 is the device that
+    # is current where the stream is used. Always -1 where the handle says which stream it is.
+    device::Int32
+
+    Stream(handle, device = -1) = new(handle, device)
 end
 
 const default_stream = Stream(C_NULL)
+
+# Calls `f(stream)` where the stream's handle means this very stream: with its device as the current
+# one. A default stream that `f` gets has its device. `f` must not yield, as the device is the
+# thread's.
+function on(f, s::Stream)
+    UInt(s.handle) <= 2 || return f(s)
+    now = current_device()
+    s.device in (-1, now) && return f(Stream(s.handle, now))
+    ok(C.device_set(s.device))
+    try
+        return f(s)
+    finally
+        ok(C.device_set(now))
+    end
+end
 
 function Stream()
     out = Ref{Ptr{Cvoid}}(C_NULL)
@@ -37,9 +57,10 @@ Waits until everything submitted to a stream is done. The garbage collector can 
 tasks of this thread cannot.
 """
 function synchronize(s::Stream = default_stream)
-    h = s.handle
     C.address_of_stream_sync[] == C_NULL && resolve!(C.address_of_stream_sync, :gpumem_stream_sync)
-    ok(waiting(() -> C.stream_sync(h)))
+    on(s) do here
+        ok(waiting(() -> C.stream_sync(here.handle)))
+    end
 end
 
 """
@@ -77,5 +98,7 @@ function give_back(s::Stream, device::Int)
     return
 end
 
-Base.show(io::IO, s::Stream) =
-    s.handle == C_NULL ? print(io, "Stream(default)") : print(io, "Stream(0x", string(UInt(s.handle); base = 16), ")")
+function Base.show(io::IO, s::Stream)
+    print(io, "Stream(", s.handle == C_NULL ? "default" : "0x" * string(UInt(s.handle); base = 16))
+    print(io, s.device < 0 ? ")" : " of device $(s.device))")
+end

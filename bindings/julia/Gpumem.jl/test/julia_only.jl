@@ -267,6 +267,50 @@ const two_streams = """
     @test elsewhere(unpooled, simulated..., "GPUMEM_POOL" => "off") == "wrong 0, unordered 0"
 end
 
+# A default stream has the same handle on each device, and a buffer's stays that of its own device.
+const two_devices = """
+    using Gpumem
+    const N = 1 << 20
+    device(n) = Gpumem.ok(Gpumem.C.device_set(n))
+    wrong(b, byte) = Int(any(Vector{UInt8}(b) .!= byte))
+    function rounds(default)
+        found = 0
+        for _ in 1:10
+            device(0)
+            b = fill!(DeviceBuffer(N; stream = default), 0x01)
+            device(1)
+            found += wrong(b, 0x01)
+            # Device 1's default stream is another stream, which is announced.
+            c = copyto!(DeviceBuffer(N; stream = default), b)
+            free!(b)
+            again = fill!(DeviceBuffer(N; stream = b.stream), 0x02)
+            device(0)
+            fill!(c, 0x03; bytes = 1)
+            found += Vector{UInt8}(c)[1:2] != [0x03, 0x01]
+            found += wrong(again, 0x02)
+            fill!(again, 0x04)
+            device(1)
+            synchronize(again.stream)
+            fill!(again, 0x05; stream = default)
+            free!(again)
+            again = fill!(DeviceBuffer(N; stream = again.stream), 0x06)
+            found += wrong(again, 0x06) + (Gpumem.current_device() != 1)
+            free!(again; stream = c.stream)
+            free!(c)
+        end
+        return found
+    end
+    found = sum(rounds(Stream(Ptr{Cvoid}(UInt(handle)))) for handle in 0:2)
+    out = Ref{UInt64}(0)
+    ccall(Gpumem.Libdl.dlsym(Gpumem.library(), :gpumem_sim_reports_get), Int32, (Ptr{UInt64},), out)
+    print("wrong ", found, ", unordered ", Int(out[]))
+    """
+
+@testset "a buffer's default stream is its device's" begin
+    simulated = ("GPUMEM_BACKEND" => "host", "GPUMEM_HOST_MODE" => "simulate", "GPUMEM_HOST_DEVICES" => "2")
+    @test elsewhere(two_devices, simulated...) == "wrong 0, unordered 0"
+end
+
 @testset "with_stream" begin
     # A buffer that was used on the stream may go after the block.
     b = DeviceBuffer(256)

@@ -236,11 +236,11 @@ function announce(b::DeviceBuffer, stream::Stream)
 end
 
 # A copy that has to be over before the host's memory may move or go. So is its use of the buffer:
-# there is nothing to announce.
+# there is nothing to announce. CUDA's copy of pageable memory, as arrays are, waits itself.
 function copy_and_wait(dst::Ptr{Cvoid}, src::Ptr{Cvoid}, bytes::Int, stream::Stream)
     bytes == 0 && return
     on(stream) do s
-        ok(C.memcpy_async(dst, src, bytes, s.handle))
+        ok(waiting(() -> C.memcpy_async(dst, src, bytes, s.handle), C.address_of_memcpy_async, :gpumem_memcpy_async))
         synchronize(s)
     end
 end

@@ -173,8 +173,9 @@ end
 
 # Makes a call that may wait, and lets the collector run meanwhile: a thread that waits inside of a
 # foreign function would otherwise stop every thread at its next collection, also the one that is
-# waited for. `f` must not allocate.
-@inline function waiting(f)
+# waited for. `f` makes the call of `name`, whose address `slot` has, and must not allocate.
+@inline function waiting(f, slot::Ref{Ptr{Cvoid}}, name::Symbol)
+    slot[] == C_NULL && resolve!(slot, name)
     state = ccall(:jl_gc_safe_enter, Int8, ())
     status = f()
     ccall(:jl_gc_safe_leave, Cvoid, (Int8,), state)

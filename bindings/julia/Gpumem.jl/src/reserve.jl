@@ -66,10 +66,9 @@ function reserve(bytes::Integer; timeout::Real = 0)
     options = Ref(ReserveOptions(sizeof(ReserveOptions), 0, bytes, 0, 0, 0, (0, 0, 0, 0), milliseconds, C_NULL, C_NULL, C_NULL,
         C_NULL, C_NULL))
     out = Ref{Ptr{Cvoid}}(C_NULL)
-    C.address_of_reserve[] == C_NULL && resolve!(C.address_of_reserve, :gpumem_reserve)
     GC.@preserve options out begin
         o, at = Base.unsafe_convert(Ptr{ReserveOptions}, options), Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)
-        ok(waiting(() -> C.reserve(Ptr{Cvoid}(o), at)))
+        ok(waiting(() -> C.reserve(Ptr{Cvoid}(o), at), C.address_of_reserve, :gpumem_reserve))
     end
     return Reservation(out[], bytes, true)
 end

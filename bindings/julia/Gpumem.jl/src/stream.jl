@@ -57,9 +57,8 @@ Waits until everything submitted to a stream is done. The garbage collector can 
 tasks of this thread cannot.
 """
 function synchronize(s::Stream = default_stream)
-    C.address_of_stream_sync[] == C_NULL && resolve!(C.address_of_stream_sync, :gpumem_stream_sync)
     on(s) do here
-        ok(waiting(() -> C.stream_sync(here.handle)))
+        ok(waiting(() -> C.stream_sync(here.handle), C.address_of_stream_sync, :gpumem_stream_sync))
     end
 end
 

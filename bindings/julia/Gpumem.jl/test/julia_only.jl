@@ -222,6 +222,41 @@ limit_space(bytes) = Gpumem.ok(ccall(Gpumem.Libdl.dlsym(Gpumem.library(), :gpume
     end
 end
 
+# A copy that waits until it is told not to, by way of a semaphore in the array. The process ends
+# where the collector waits for the copy.
+const slow_copy = """
+    using Gpumem
+    const libc = Gpumem.Libdl.dlopen("libpthread.so.0")
+    ccall(:alarm, Cuint, (Cuint,), 30)
+    b = DeviceBuffer(64)
+    Array(b)
+    array = zeros(UInt8, 64)
+    ccall(Gpumem.Libdl.dlsym(libc, :sem_init), Cint, (Ptr{UInt8}, Cint, Cuint), array, 0, 0)
+    Gpumem.C.address_of_memcpy_async[] = Gpumem.Libdl.dlsym(libc, :sem_wait)
+    started, main = Threads.Atomic{Int}(0), Threads.threadid()
+    Threads.@threads for _ in 1:Threads.nthreads()
+        if Threads.threadid() == main
+            while started[] == 0
+                GC.safepoint()
+            end
+            # Until the copy has certainly begun.
+            foreach(_ -> (GC.gc(); Libc.systemsleep(0.05)), 1:20)
+            print("collected")
+            ccall(Gpumem.Libdl.dlsym(libc, :sem_post), Cint, (Ptr{UInt8},), array)
+        elseif Threads.atomic_cas!(started, 0, 1) == 0
+            copyto!(array, b)
+        end
+    end
+    """
+
+@testset "the collector runs while a copy waits" begin
+    if Threads.nthreads() == 1
+        println("   (waiting for another thread needs two)")
+    else
+        @test elsewhere(slow_copy, "GPUMEM_BACKEND" => "host", "JULIA_NUM_THREADS" => "2") == "collected"
+    end
+end
+
 # Two streams, one of which is behind: a buffer that goes while the other still uses it. The host
 # device counts work on the same memory that nothing orders.
 const two_streams = """

@@ -50,20 +50,16 @@ struct MallocOptions
     reservation::Ptr{Cvoid}
 end
 
-# Memory for the current task, and its number: in its arena and drawn from its reservation. Both are named to the
-# library instead of attached to the thread, as the task may be on another thread by the next call,
-# and other tasks on this one.
+# Memory for the current task, and its number: in its arena and drawn from its reservation. Both are
+# named to the library instead of attached to the thread, as the task may be on another thread by
+# the next call, and other tasks on this one.
 function allocate(bytes::Csize_t, stream::Stream)
-    arena, reservation = current_handle(:gpumem_arenas), current_handle(:gpumem_reservations)
+    arena, reservations = current_handle(:gpumem_arenas), handles(:gpumem_reservations)
     out, id = Ref{Ptr{Cvoid}}(C_NULL), Ref{UInt64}(0)
     GC.@preserve out begin
         at = Base.unsafe_convert(Ptr{Ptr{Cvoid}}, out)
-        if arena == C_NULL && reservation == C_NULL
-            ok(C.malloc_async(bytes, stream.handle, at))
-        else
-            options = Ref(MallocOptions(sizeof(MallocOptions), 0, bytes, 0, stream.handle, 0, arena, 0, 0, reservation))
-            ok(GC.@preserve options C.malloc_with(Base.unsafe_convert(Ptr{Cvoid}, Base.unsafe_convert(Ptr{MallocOptions}, options)), at))
-        end
+        plain = arena == C_NULL && isempty(reservations)
+        ok(plain ? C.malloc_async(bytes, stream.handle, at) : malloc_with(bytes, stream, arena, reservations, at))
     end
     status = GC.@preserve id C.allocation_id_get(out[], Base.unsafe_convert(Ptr{UInt64}, id))
     if status != OK
@@ -74,14 +70,36 @@ function allocate(bytes::Csize_t, stream::Stream)
     return out[], id[]
 end
 
-# Innermost handle of a kind of the current task; NULL when there is none.
-@inline function current_handle(kind::Symbol)
+# Draws from the innermost reservation of the stream's device; where there is none, from none. Of
+# which device a stream is the library knows, and refuses another device's reservation.
+function malloc_with(bytes::Csize_t, stream::Stream, arena::Ptr{Cvoid}, reservations::Vector{Ptr{Cvoid}}, at::Ptr{Ptr{Cvoid}})
+    call(reservation) = begin
+        options = Ref(MallocOptions(sizeof(MallocOptions), 0, bytes, 0, stream.handle, 0, arena, 0, 0, reservation))
+        GC.@preserve options C.malloc_with(Base.unsafe_convert(Ptr{Cvoid}, Base.unsafe_convert(Ptr{MallocOptions}, options)), at)
+    end
+    for reservation in Iterators.reverse(reservations)
+        status = call(reservation)
+        status == INVALID || return status
+        # Throws where it was refused because it has been released.
+        filled(p -> C.reservation_info_get(reservation, p), ReservationInfo)
+    end
+    return call(C_NULL)
+end
+
+# What a task has none of. Nothing is ever pushed to it.
+const no_handles = Ptr{Cvoid}[]
+
+# The current task's handles of a kind, the innermost last.
+@inline function handles(kind::Symbol)
     storage = current_task().storage
-    storage === nothing && return C_NULL
-    stack = get(storage::IdDict, kind, nothing)
-    stack === nothing && return C_NULL
-    handles = stack::Vector{Ptr{Cvoid}}
-    return isempty(handles) ? C_NULL : handles[end]
+    storage === nothing && return no_handles
+    return get(storage::IdDict, kind, no_handles)::Vector{Ptr{Cvoid}}
+end
+
+# The innermost of them; NULL when there is none.
+@inline function current_handle(kind::Symbol)
+    all = handles(kind)
+    return isempty(all) ? C_NULL : all[end]
 end
 
 # Calls `f` with a handle as the task's innermost one of its kind.

@@ -55,8 +55,8 @@ Reserves `bytes` of the current device, or waits its turn for them for at most `
 is 0 or there can never be that much. The garbage collector can run during the wait; other tasks of
 this thread cannot.
 
-With a block, calls `f(reservation)`. The task's allocations draw from the reservation meanwhile,
-and one that does not fit is refused. The reservation ends with the block, even after an exception;
+With a block, calls `f(reservation)`. The task's allocations on the device draw from the reservation
+meanwhile, and one that does not fit is refused. The reservation ends with the block, even after an exception;
 live allocations stay.
 """
 function reserve(bytes::Integer; timeout::Real = 0)
@@ -85,7 +85,7 @@ end
 """
     in_reservation(f, reservation)
 
-Calls `f`; the task's allocations draw from the reservation meanwhile. For tasks that are spawned
+Calls `f`; the task's allocations on the reservation's device draw from it meanwhile. For tasks that are spawned
 inside its block.
 """
 in_reservation(f, r::Reservation) = with_handle(f, :gpumem_reservations, r.handle)

@@ -341,6 +341,46 @@ const two_devices = """
     print("wrong ", found, ", unordered ", Int(out[]))
     """
 
+const two_reservations = """
+    using Gpumem
+    device(n) = Gpumem.ok(Gpumem.C.device_set(n))
+    drawn(r) = Int(reservation_info(r).drawn)
+    # Where the device of a buffer is the stream's, and where it is the current one.
+    function draws(name)
+        streams = map(n -> (device(n); name()), (0, 1))
+        allocate(n) = (device(n); DeviceBuffer(4 << 20; stream = streams[n + 1]))
+        device(0)
+        reserve(8 << 20) do first
+            alone = allocate(1)
+            @assert drawn(first) == 0
+            device(1)
+            reserve(6 << 20) do second
+                buffers = [allocate(0), allocate(1)]
+                @assert (drawn(first), drawn(second)) == (4 << 20, 4 << 20)
+                for n in (0, 1)
+                    text = try allocate(n); allocate(n); "" catch e; sprint(showerror, e) end
+                    @assert occursin("OUT_OF_MEMORY", text) text
+                end
+                foreach(free!, buffers)
+            end
+            free!(alone)
+        end
+        # One that is released is refused on either device.
+        device(0)
+        for n in (0, 1)
+            text = try reserve(r -> (release!(r); allocate(n)), 1 << 20); "" catch e; sprint(showerror, e) end
+            @assert occursin("GPUMEM_ERROR_INVALID", text) text
+        end
+    end
+    draws(() -> Gpumem.default_stream)
+    draws(Stream)
+    print("drawn")
+    """
+
+@testset "a reservation is for its own device" begin
+    @test elsewhere(two_reservations, "GPUMEM_BACKEND" => "host", "GPUMEM_HOST_DEVICES" => "2") == "drawn"
+end
+
 @testset "a buffer's default stream is its device's" begin
     simulated = ("GPUMEM_BACKEND" => "host", "GPUMEM_HOST_MODE" => "simulate", "GPUMEM_HOST_DEVICES" => "2")
     @test elsewhere(two_devices, simulated...) == "wrong 0, unordered 0"

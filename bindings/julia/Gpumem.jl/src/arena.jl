@@ -216,7 +216,8 @@ Returns what `f` returned. Does nothing more if `f` has ended the arena itself.
     end
 
 By default what `f` returned is kept ([`kept`](@ref)). After an exception nothing is kept, arenas
-inside are ended too, and the exception goes on. A buffer that was not kept stays as an object:
+inside are ended too, and the exception goes on. Only where another thread is attached the arena
+stays open: [`abort!`](@ref) it later. A buffer that was not kept stays as an object:
 [`islive`](@ref) is false, its uses are errors, its finalizer does nothing.
 """
 function with_arena(f; keep = kept, name::AbstractString = "")
@@ -226,8 +227,12 @@ function with_arena(f; keep = kept, name::AbstractString = "")
         ended(arena) || exit!(arena, keep(result))
         return result
     catch
-        # Also where the exit was refused: the block's arena ends with the block.
-        ended(arena) || abort!(arena)
+        # Also where the exit was refused: the block's arena ends with the block. It stays open where a
+        # thread is attached; what was thrown first matters more.
+        try
+            ended(arena) || abort!(arena)
+        catch
+        end
         rethrow()
     end
 end

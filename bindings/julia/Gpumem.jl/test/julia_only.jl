@@ -116,6 +116,47 @@ end
     @test current_arena() === nothing
 end
 
+# Calls `f` while another thread has an arena attached: what `f` is given waits for that.
+function with_worker(f)
+    stage, holder, main = Threads.Atomic{Int}(0), Threads.Atomic{Int}(0), Threads.threadid()
+    arena = Ref{Arena}()
+    Threads.@threads for _ in 1:Threads.nthreads()
+        if Threads.threadid() == main
+            try
+                f(a -> (arena[] = a; stage[] = 1; spin_until(stage, 2)))
+            finally
+                stage[] = 3
+            end
+        elseif Threads.atomic_cas!(holder, 0, 1) == 0
+            spin_until(stage, 1)
+            attached(() -> (stage[] = 2; spin_until(stage, 3)), arena[])
+        end
+    end
+end
+
+@testset "an arena that cannot end hides no exception" begin
+    if Threads.nthreads() == 1
+        println("   (an arena that another thread has attached needs two)")
+    else
+        arena, thrown, refusal = nothing, nothing, nothing
+        with_worker() do attach
+            thrown = try
+                with_arena(a -> (arena = a; attach(a); error("of the body's own")))
+            catch e
+                e
+            end
+            refusal = try
+                abort!(arena)
+            catch e
+                e
+            end
+        end
+        @test thrown == ErrorException("of the body's own")
+        @test refusal isa GpumemError && current_arena() === nothing
+        @test abort!(arena).freed == 0
+    end
+end
+
 @testset "a buffer has one owner" begin
     b = DeviceBuffer(256)
     said = try

@@ -12,7 +12,8 @@ structure Stream where
 
 namespace Stream
 
-/-- The legacy default stream of the current device. -/
+/-- The legacy default stream of the device that is current where it is used. A buffer's own stream
+stays that of its device. -/
 protected def default : Stream := ⟨0⟩
 
 instance : Inhabited Stream := ⟨Stream.default⟩
@@ -99,10 +100,10 @@ that freed it: `use-after-arena-free: add lhs was reclaimed by arena_exit at dep
 def check (b : Buffer) (op : String := "use") (operand : String := "buffer") : IO Unit := Raw.bufferCheck b op operand
 
 /-- The stream that an operation runs on: the one that was named, else the buffer's own. -/
-private def streamFor (b : Buffer) (named : Option Stream) : IO UInt64 :=
+private def handleOf (named : Option Stream) : UInt64 :=
   match named with
-  | some s => pure s.handle
-  | none => Raw.bufferStream b
+  | some s => s.handle
+  | none => Raw.ownStream
 
 /-- Fills `bytes` from `offset` on with a byte, in the order of `stream`. The defaults are all that
 follows `offset`, and the buffer's own stream. Another stream must stay alive until the buffer is
@@ -110,8 +111,7 @@ gone. -/
 def fill (b : Buffer) (byte : UInt8) (offset : USize := 0) (bytes : Option USize := none)
     (stream : Option Stream := none) : IO Unit := do
   let all ← b.bytes
-  let s ← streamFor b stream
-  Raw.bufferFill b byte offset (bytes.getD (all - offset)) s
+  Raw.bufferFill b byte offset (bytes.getD (all - offset)) (handleOf stream)
 
 /-- Copies `bytes` from one buffer to another in the order of `stream`. The defaults are all that
 the source has after `fromOffset`, and the destination's stream. First wait for the work that the
@@ -121,35 +121,30 @@ the buffer is gone. -/
 def copyFrom (to source : Buffer) (toOffset fromOffset : USize := 0) (bytes : Option USize := none)
     (stream : Option Stream := none) : IO Unit := do
   let all ← source.bytes
-  let s ← streamFor to stream
-  Raw.bufferCopy to source toOffset fromOffset (bytes.getD (all - fromOffset)) s
+  Raw.bufferCopy to source toOffset fromOffset (bytes.getD (all - fromOffset)) (handleOf stream)
 
 /-- Copies an array to the buffer, from `offset` on, by default on the buffer's own stream. Waits
 until the copy is done. -/
 def upload (b : Buffer) (data : ByteArray) (offset : USize := 0) (stream : Option Stream := none) : IO Unit := do
-  let s ← streamFor b stream
-  Raw.bufferUpload b data offset s
+  Raw.bufferUpload b data offset (handleOf stream)
 
 /-- Like `upload`, with 8 bytes for each number. -/
 def uploadFloats (b : Buffer) (data : FloatArray) (offset : USize := 0) (stream : Option Stream := none) : IO Unit := do
-  let s ← streamFor b stream
-  Raw.bufferUploadFloats b data offset s
+  Raw.bufferUploadFloats b data offset (handleOf stream)
 
 /-- Returns a copy of `bytes` from `offset` on; by default of all that follows `offset`, on the
 buffer's own stream. Waits until the copy is done. -/
 def download (b : Buffer) (offset : USize := 0) (bytes : Option USize := none) (stream : Option Stream := none) :
     IO ByteArray := do
   let all ← b.bytes
-  let s ← streamFor b stream
-  Raw.bufferDownload b offset (bytes.getD (all - offset)) s
+  Raw.bufferDownload b offset (bytes.getD (all - offset)) (handleOf stream)
 
 /-- Returns a copy of `count` numbers of 8 bytes from `offset` on; by default of all that follow
 `offset`, on the buffer's own stream. Waits until the copy is done. -/
 def downloadFloats (b : Buffer) (offset : USize := 0) (count : Option USize := none) (stream : Option Stream := none) :
     IO FloatArray := do
   let all ← b.bytes
-  let s ← streamFor b stream
-  Raw.bufferDownloadFloats b offset (count.getD ((all - offset) / 8)) s
+  Raw.bufferDownloadFloats b offset (count.getD ((all - offset) / 8)) (handleOf stream)
 
 /-- Announces that the buffer is also used on `stream`, for kernels: after it is freed, reuse waits
 for that stream too. `fill` and `copyFrom` announce their stream themselves. The stream must stay

@@ -24,9 +24,12 @@ initialize initializeClasses
 @[extern "gpumem_lean_buffer_is_live"] opaque bufferIsLive (b : @& Buffer) : IO Bool
 @[extern "gpumem_lean_buffer_addr"] opaque bufferAddr (b : @& Buffer) : IO UInt64
 @[extern "gpumem_lean_buffer_id"] opaque bufferId (b : @& Buffer) : IO UInt64
-@[extern "gpumem_lean_buffer_stream"] opaque bufferStream (b : @& Buffer) : IO UInt64
 @[extern "gpumem_lean_buffer_bytes"] opaque bufferBytes (b : @& Buffer) : IO USize
 @[extern "gpumem_lean_buffer_check"] opaque bufferCheck (b : @& Buffer) (op operand : @& String) : IO Unit
+
+/-- In place of a stream's handle: the buffer's own, a copy's destination's. -/
+def ownStream : UInt64 := 0xffffffffffffffff
+
 @[extern "gpumem_lean_buffer_fill"]
 opaque bufferFill (b : @& Buffer) (byte : UInt8) (offset bytes : USize) (stream : UInt64) : IO Unit
 @[extern "gpumem_lean_buffer_copy"]

@@ -86,6 +86,50 @@ def zero_bytes : IO Unit := do
   b.release
   ensure (!(← a.isLive)) "released"
 
+def allAre (b : Buffer) (byte : UInt8) : IO Bool := do
+  let data ← b.download
+  let mut same := data.size != 0
+  for i in [0:data.size] do
+    same := same && data.get! i == byte
+  return same
+
+/-- A default stream has the same handle on each device, and a buffer's stays that of its own
+device. -/
+def twoDevices : IO Unit := do
+  for handle in [0, 1, 2] do
+    let mine : Gpumem.Stream := ⟨UInt64.ofNat handle⟩
+    for _ in [0:10] do
+      Raw.deviceSet 0
+      let a ← Buffer.alloc mib mine
+      a.fill 1
+      Raw.deviceSet 1
+      ensure (← allAre a 1) "read on its own stream"
+      -- Device 1's default stream is another stream, which is announced.
+      let b ← Buffer.alloc mib mine
+      b.copyFrom a
+      a.release
+      Raw.deviceSet 0
+      let again ← Buffer.alloc mib mine
+      again.fill 2
+      Raw.deviceSet 1
+      b.fill 3 (bytes := some 1)
+      Raw.deviceSet 0
+      let data ← b.download
+      ensure (data.get! 0 == 3 && data.get! 1 == 1) "copied and filled on the destination's stream"
+      Raw.deviceSet 1
+      again.upload (pattern 1000 3)
+      again.fill 4 (stream := some mine)
+      again.release
+      ensure ((← Raw.device) == 1) "the current device is as before"
+      b.release
+
+/-- `act` of `main` in a process of its own, with two host devices and the end at the first race. -/
+def simulated (act : String) : IO Unit := do
+  let path ← IO.appPath
+  let env := #[("GPUMEM_BACKEND", some "host"), ("GPUMEM_HOST_DEVICES", some "2"), ("GPUMEM_HOST_MODE", some "abort")]
+  let out ← IO.Process.output { cmd := toString path, args := #[act], env := env }
+  ensure (out.exitCode == 0) (out.stdout ++ out.stderr)
+
 def round_trip : IO Unit := do
   let mut numbers := FloatArray.mk #[]
   for i in [0:1000] do
@@ -120,7 +164,7 @@ def round_trip : IO Unit := do
   let _ ← refused "GPUMEM_ERROR_INVALID: fill: 2 bytes from offset 7999 of buffer, which has 8000" (c.fill 1 7999 (some 2))
   let _ ← refused "GPUMEM_ERROR_INVALID: upload" (c.upload (pattern 8001 0))
   let _ ← refused "GPUMEM_ERROR_INVALID: copy" (c.copyFrom b (toOffset := 1))
-  return ()
+  simulated "twoDevices"
 
 def free_once : IO Unit := do
   let before ← stats
@@ -550,7 +594,10 @@ def behaviours : List (String × IO Unit) := [
 
 end Test
 
-def main : IO UInt32 := do
+def main (args : List String) : IO UInt32 := do
+  if args == ["twoDevices"] then
+    Test.twoDevices
+    return 0
   let mut failed : UInt32 := 0
   for (name, test) in Test.behaviours do
     let outcome ← try

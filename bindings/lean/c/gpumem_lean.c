@@ -108,6 +108,9 @@ static lean_obj_res numbers(const uint64_t *values, size_t count) {
 
 static gpumem_stream stream_of(uint64_t handle) { return (gpumem_stream)(uintptr_t)handle; }
 
+/* Raw.ownStream: the buffer's own stream, where an operation takes one. */
+#define OWN_STREAM UINT64_MAX
+
 /* ---- buffers ---- */
 
 /* What a Buffer's external object points to. Nothing changes after it was made, but `released`. */
@@ -116,6 +119,8 @@ typedef struct {
     uint64_t id;
     size_t bytes;
     gpumem_stream stream;
+    /* Of a default stream, which need not be of the current device when it is next used; else -1. */
+    int device;
     /* 1 from the first release on: spares the finalizer a call that would be counted as late.
      * Atomic, as objects are shared. */
     int released;
@@ -151,16 +156,50 @@ static int is_live(const buffer *b) {
     return api.allocation_id_get(b->ptr, &id) == GPUMEM_OK && id == b->id;
 }
 
+/* The stream that an operation runs on. */
+typedef struct {
+    gpumem_stream stream;
+    /* Of a default stream, whose handle is the same on all devices; else -1. */
+    int device;
+    /* The device to make current again; -1 where it was current all along. */
+    int back;
+} place;
+
+/* Makes a stream's handle mean that stream: a default stream's device is the current one until
+ * `leave`, which follows also after an error. */
+static gpumem_status go(const buffer *b, uint64_t stream, place *p) {
+    gpumem_status status;
+    int now = 0;
+    p->stream = stream == OWN_STREAM ? b->stream : stream_of(stream);
+    p->device = p->back = -1;
+    if ((uintptr_t)p->stream > (uintptr_t)GPUMEM_STREAM_PER_THREAD) return GPUMEM_OK;
+    status = api.device_get(&now);
+    if (status != GPUMEM_OK) return status;
+    p->device = stream == OWN_STREAM ? b->device : now;
+    if (p->device == now) return GPUMEM_OK;
+    status = api.device_set(p->device);
+    if (status == GPUMEM_OK) p->back = now;
+    return status;
+}
+
+static gpumem_status leave(const place *p, gpumem_status status) {
+    const gpumem_status left = p->back < 0 ? GPUMEM_OK : api.device_set(p->back);
+    return status == GPUMEM_OK ? left : status;
+}
+
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_alloc(size_t bytes, uint64_t stream) {
     gpumem_status status;
+    place p;
     buffer *b;
     NEED_LIBRARY;
     if (buffer_class == NULL) return user_error("Gpumem is not initialised: import Gpumem.Raw, which does it");
     b = (buffer *)calloc(1, sizeof *b);
     if (b == NULL) return user_error("the host is out of memory");
+    status = go(b, stream, &p);
     b->bytes = bytes;
-    b->stream = stream_of(stream);
-    status = api.malloc_async(bytes, b->stream, &b->ptr);
+    b->stream = p.stream;
+    b->device = p.device;
+    if (status == GPUMEM_OK) status = api.malloc_async(bytes, b->stream, &b->ptr);
     if (status != GPUMEM_OK) {
         free(b);
         return failure(status);
@@ -200,7 +239,6 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_is_live(b_lean_obj_arg o) {
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_addr(b_lean_obj_arg o) { return u64((uint64_t)(uintptr_t)buffer_of(o)->ptr); }
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_id(b_lean_obj_arg o) { return u64(buffer_of(o)->id); }
-LEAN_EXPORT lean_obj_res gpumem_lean_buffer_stream(b_lean_obj_arg o) { return u64((uint64_t)(uintptr_t)buffer_of(o)->stream); }
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_bytes(b_lean_obj_arg o) { return lean_io_result_mk_ok(lean_box_usize(buffer_of(o)->bytes)); }
 
 /* NULL when a buffer may be used, else the error. The detector speaks first: it can name the
@@ -229,11 +267,11 @@ static lean_object *unusable_range(const buffer *b, size_t offset, size_t bytes,
 /* Before work on a buffer is submitted: were it announced after and that refused, the work would
  * be queued all the same. Sets *wait where nothing can be announced (GPUMEM_POOL=off): then the
  * use has to be over before the buffer may be freed. */
-static gpumem_status announce(const buffer *b, gpumem_stream s, int *wait) {
+static gpumem_status announce(const buffer *b, const place *p, int *wait) {
     gpumem_status status;
     /* Which stream the thread's own is depends on the thread. */
-    if (s == b->stream && s != GPUMEM_STREAM_PER_THREAD) return GPUMEM_OK;
-    status = api.record_stream(b->ptr, s);
+    if (p->stream == b->stream && p->device == b->device && p->stream != GPUMEM_STREAM_PER_THREAD) return GPUMEM_OK;
+    status = api.record_stream(b->ptr, p->stream);
     if (status != GPUMEM_ERROR_UNSUPPORTED) return status;
     *wait = 1;
     return GPUMEM_OK;
@@ -252,16 +290,17 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_check(b_lean_obj_arg o, b_lean_obj_a
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_fill(b_lean_obj_arg o, uint8_t byte, size_t offset, size_t bytes, uint64_t stream) {
     buffer *b = buffer_of(o);
-    const gpumem_stream s = stream_of(stream);
+    place p;
     gpumem_status status;
     lean_object *error;
     int wait = 0;
     NEED_LIBRARY;
     error = unusable_range(b, offset, bytes, "fill", "buffer");
     if (error != NULL) return error;
-    status = announce(b, s, &wait);
-    if (status == GPUMEM_OK) status = api.memset_async((char *)b->ptr + offset, byte, bytes, s);
-    return unit(wait_if(wait, status, s));
+    status = go(b, stream, &p);
+    if (status == GPUMEM_OK) status = announce(b, &p, &wait);
+    if (status == GPUMEM_OK) status = api.memset_async((char *)b->ptr + offset, byte, bytes, p.stream);
+    return unit(leave(&p, wait_if(wait, status, p.stream)));
 }
 
 /* Five scalars and two objects: the sixth and later arguments of a call may be in memory, in the
@@ -269,7 +308,7 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_fill(b_lean_obj_arg o, uint8_t byte,
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_copy(b_lean_obj_arg to, b_lean_obj_arg from, size_t to_offset, size_t from_offset,
                                                  size_t bytes, uint64_t stream) {
     buffer *dst = buffer_of(to), *src = buffer_of(from);
-    const gpumem_stream s = stream_of(stream);
+    place p;
     gpumem_status status;
     lean_object *error;
     int wait = 0;
@@ -277,19 +316,24 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_copy(b_lean_obj_arg to, b_lean_obj_a
     error = unusable_range(dst, to_offset, bytes, "copy", "destination");
     if (error == NULL) error = unusable_range(src, from_offset, bytes, "copy", "source");
     if (error != NULL) return error;
-    status = announce(dst, s, &wait);
-    if (status == GPUMEM_OK) status = announce(src, s, &wait);
-    if (status == GPUMEM_OK) status = api.memcpy_async((char *)dst->ptr + to_offset, (char *)src->ptr + from_offset, bytes, s);
-    return unit(wait_if(wait, status, s));
+    /* The buffer's own stream is the destination's. */
+    status = go(dst, stream, &p);
+    if (status == GPUMEM_OK) status = announce(dst, &p, &wait);
+    if (status == GPUMEM_OK) status = announce(src, &p, &wait);
+    if (status == GPUMEM_OK) status = api.memcpy_async((char *)dst->ptr + to_offset, (char *)src->ptr + from_offset, bytes, p.stream);
+    return unit(leave(&p, wait_if(wait, status, p.stream)));
 }
 
 /* A copy that is over when it returns: Lean may move or free the array after. So is its use of
  * the buffer: there is nothing to announce. */
-static gpumem_status copy_and_wait(void *dst, const void *src, size_t bytes, gpumem_stream s) {
+static gpumem_status copy_and_wait(const buffer *b, void *dst, const void *src, size_t bytes, uint64_t stream) {
+    place p;
     gpumem_status status;
     if (bytes == 0) return GPUMEM_OK;
-    status = api.memcpy_async(dst, src, bytes, s);
-    return status == GPUMEM_OK ? api.stream_sync(s) : status;
+    status = go(b, stream, &p);
+    if (status == GPUMEM_OK) status = api.memcpy_async(dst, src, bytes, p.stream);
+    if (status == GPUMEM_OK) status = api.stream_sync(p.stream);
+    return leave(&p, status);
 }
 
 static lean_obj_res upload(b_lean_obj_arg o, const void *data, size_t bytes, size_t offset, uint64_t stream) {
@@ -298,7 +342,7 @@ static lean_obj_res upload(b_lean_obj_arg o, const void *data, size_t bytes, siz
     NEED_LIBRARY;
     error = unusable_range(b, offset, bytes, "upload", "buffer");
     if (error != NULL) return error;
-    return unit(copy_and_wait((char *)b->ptr + offset, data, bytes, stream_of(stream)));
+    return unit(copy_and_wait(b, (char *)b->ptr + offset, data, bytes, stream));
 }
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_upload(b_lean_obj_arg o, b_lean_obj_arg data, size_t offset, uint64_t stream) {
@@ -319,7 +363,7 @@ static lean_obj_res download(b_lean_obj_arg o, unsigned width, size_t offset, si
     error = unusable_range(b, offset, count * width, "download", "buffer");
     if (error != NULL) return error;
     array = lean_alloc_sarray(width, count, count);
-    status = copy_and_wait(lean_sarray_cptr(array), (char *)b->ptr + offset, count * width, stream_of(stream));
+    status = copy_and_wait(b, lean_sarray_cptr(array), (char *)b->ptr + offset, count * width, stream);
     if (status == GPUMEM_OK) return lean_io_result_mk_ok(array);
     lean_dec(array);
     return failure(status);

@@ -84,8 +84,16 @@ def detach (a : Arena) : IO Unit := Raw.arenaDetach a.handle
 /-- Runs `body` with the arena attached to this thread. This is how a task takes part in the arena
 of the task that started it. -/
 def run {α : Type} (a : Arena) (body : IO α) : IO α := do
+  let before ← Raw.arenaCurrent
   a.attach
-  try body finally a.detach
+  let result ← try
+      body
+    catch e =>
+      -- Also from arenas inside that the body left open.
+      Raw.arenaLeave before
+      throw e
+  a.detach
+  return result
 
 /-- The thread's current arena. -/
 def current : IO (Option Arena) := do
@@ -108,22 +116,25 @@ def Buffer.arena (b : Buffer) : IO (Option Arena) := do
 /-- Runs `body` in a new arena and ends it: everything that this thread allocated meanwhile is
 freed, even if something still refers to it, except `keep` of the result.
 
-An exception keeps nothing, ends nested arenas too, and propagates. A buffer that was not kept
-remains as an object: `isLive` is false, using it is an error, and its finalizer does nothing. -/
+An exception keeps nothing, ends nested arenas too, and propagates. Only where another thread is
+attached the arena stays open, and this thread leaves it: `abort` it later. A buffer that was not
+kept remains as an object: `isLive` is false, using it is an error, and its finalizer does
+nothing. -/
 def withArena {α : Type} (keep : α → Array Buffer) (body : IO α) (name : String := "") : IO α := do
+  let before ← Raw.arenaCurrent
   let arena ← Arena.enter name
-  let result ← try
-      body
-    catch e =>
-      let _ ← arena.abort
-      throw e
   try
+    let result ← body
     let _ ← arena.exit (keep result)
+    return result
   catch e =>
-    -- The exit was refused, as by an arena inside that the body left open: this one ends with its
-    -- body all the same.
-    let _ ← arena.abort
+    -- Also where the exit was refused, as by an arena inside that the body left open: this one ends
+    -- with its body all the same.
+    try
+      let _ ← arena.abort
+      pure ()
+    catch _ =>
+      Raw.arenaLeave before
     throw e
-  return result
 
 end Gpumem

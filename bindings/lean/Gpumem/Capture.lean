@@ -30,7 +30,8 @@ def withCapture {α : Type} (stream : Stream) (body : IO α) : IO (α × Capture
     Raw.captureEnd handle
     return (result, ⟨handle⟩)
   catch e =>
-    Raw.captureAbort handle
+    -- What `body` threw matters more than an abort that is refused.
+    try Raw.captureAbort handle catch _ => pure ()
     throw e
 
 end Gpumem

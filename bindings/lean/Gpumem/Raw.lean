@@ -58,6 +58,7 @@ opaque arenaExit (arena : UInt64) (keep : @& Array Buffer) (addresses : @& Array
 @[extern "gpumem_lean_arena_abort"] opaque arenaAbort (arena : UInt64) : IO (Array UInt64)
 @[extern "gpumem_lean_arena_attach"] opaque arenaAttach (arena : UInt64) : IO Unit
 @[extern "gpumem_lean_arena_detach"] opaque arenaDetach (arena : UInt64) : IO Unit
+@[extern "gpumem_lean_arena_leave"] opaque arenaLeave (before : UInt64) : IO Unit
 @[extern "gpumem_lean_arena_current"] opaque arenaCurrent : IO UInt64
 @[extern "gpumem_lean_arena_stats"] opaque arenaStats (arena : UInt64) : IO (Array UInt64)
 @[extern "gpumem_lean_arena_name"] opaque arenaName (arena : UInt64) : IO String

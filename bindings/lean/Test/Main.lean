@@ -414,6 +414,45 @@ def waitFor (flag : IO.Ref Nat) (value : Nat) : Nat → IO Unit
     IO.sleep 1
     waitFor flag value n
 
+def exceptionWhileAttached : IO Unit := do
+  let outer ← Arena.enter
+  let inside ← IO.mkRef (none : Option Arena)
+  let stage ← IO.mkRef 0
+  let task ← IO.asTask (do
+    waitFor stage 1 60000
+    match (← inside.get) with
+    | none => throw (IO.userError "no arena")
+    | some arena => arena.run (do
+      stage.set 2
+      waitFor stage 3 60000)) Task.Priority.dedicated
+  let text ← refused "of the body's own" (withArena none_ (do
+    inside.set (← Arena.current)
+    let _ ← Arena.enter "forgotten"
+    stage.set 1
+    waitFor stage 2 60000
+    throw (IO.userError "of the body's own") : IO Unit))
+  let now ← Arena.current
+  stage.set 3
+  match (← IO.wait task) with
+  | Except.ok _ => pure ()
+  | Except.error e => throw e
+  ensure (text == "of the body's own") text
+  match now with
+  | some arena => ensure (arena.handle == outer.handle) "in an arena that the block entered"
+  | none => ensure false "out of the arena around"
+  match (← inside.get) with
+  | some arena =>
+    let _ ← arena.abort
+    pure ()
+  | none => ensure false "no arena"
+  -- Nor is it hidden where a task leaves an arena open inside the one that it joins.
+  let text ← refused "of the task's own" (elsewhere (outer.run (do
+    let _ ← Arena.enter "forgotten"
+    throw (IO.userError "of the task's own") : IO Unit)))
+  ensure (text == "of the task's own") text
+  let _ ← outer.abort
+  return ()
+
 def exit_refused_while_attached : IO Unit := do
   let arena ← Arena.enter
   let stage ← IO.mkRef 0
@@ -428,7 +467,8 @@ def exit_refused_while_attached : IO Unit := do
   | Except.ok _ => pure ()
   | Except.error e => throw e
   let _ ← arena.exit
-  return ()
+  -- Nor does the refusal hide what a body threw, or leave this thread in the arena.
+  exceptionWhileAttached
 
 def arena_name_and_stats : IO Unit := do
   let arena ← Arena.enter "forward"

@@ -497,6 +497,16 @@ LEAN_EXPORT lean_obj_res gpumem_lean_arena_detach(uint64_t arena) {
     return unit(api.arena_detach(arena_of(arena)));
 }
 
+/* Detaches the calling thread from its arenas down to `before`, which was the current one, or 0.
+ * After an error, which matters more than one here. */
+LEAN_EXPORT lean_obj_res gpumem_lean_arena_leave(uint64_t before) {
+    gpumem_arena now = NULL;
+    NEED_LIBRARY;
+    while (api.arena_current_get(&now) == GPUMEM_OK && now != NULL && now != arena_of(before))
+        if (api.arena_detach(now) != GPUMEM_OK) break;
+    return unit(GPUMEM_OK);
+}
+
 LEAN_EXPORT lean_obj_res gpumem_lean_arena_current(void) {
     gpumem_arena arena = NULL;
     gpumem_status status;

@@ -214,22 +214,24 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_alloc(size_t bytes, uint64_t stream)
     return lean_io_result_mk_ok(lean_alloc_external(buffer_class, b));
 }
 
+/* After the call that frees. Where it was refused nothing was freed, and the finalizer will. */
+static lean_obj_res released(buffer *b, gpumem_status status) {
+    if (status != GPUMEM_OK) __atomic_store_n(&b->released, 0, __ATOMIC_RELAXED);
+    return unit(status);
+}
+
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_release(b_lean_obj_arg o) {
     buffer *b = buffer_of(o);
     NEED_LIBRARY;
     if (__atomic_exchange_n(&b->released, 1, __ATOMIC_RELAXED)) return unit(GPUMEM_OK);
-    return unit(api.free_id(b->ptr, b->id));
+    return released(b, api.free_id(b->ptr, b->id));
 }
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_release_on(b_lean_obj_arg o, uint64_t stream) {
     buffer *b = buffer_of(o);
-    gpumem_status status;
     NEED_LIBRARY;
     if (__atomic_exchange_n(&b->released, 1, __ATOMIC_RELAXED)) return unit(GPUMEM_OK);
-    status = api.free_id_async(b->ptr, b->id, stream_of(stream));
-    /* Nothing was freed: the finalizer will. */
-    if (status != GPUMEM_OK) __atomic_store_n(&b->released, 0, __ATOMIC_RELAXED);
-    return unit(status);
+    return released(b, api.free_id_async(b->ptr, b->id, stream_of(stream)));
 }
 
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_is_live(b_lean_obj_arg o) {

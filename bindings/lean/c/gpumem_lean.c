@@ -119,7 +119,7 @@ typedef struct {
     uint64_t id;
     size_t bytes;
     gpumem_stream stream;
-    /* Of a default stream, which need not be of the current device when it is next used; else -1. */
+    /* Of a default stream, as another device may be current when it is next used; else -1. */
     int device;
     /* 1 from the first release on: spares the finalizer a call that would be counted as late.
      * Atomic, as objects are shared. */

@@ -227,8 +227,8 @@ function with_arena(f; keep = kept, name::AbstractString = "")
         ended(arena) || exit!(arena, keep(result))
         return result
     catch
-        # Also where the exit was refused: the block's arena ends with the block. It stays open where a
-        # thread is attached; what was thrown first matters more.
+        # Also where the exit was refused: the block's arena ends with the block. It stays open
+        # where a thread is attached; what was thrown first matters more.
         try
             ended(arena) || abort!(arena)
         catch

@@ -56,8 +56,8 @@ is 0 or there can never be that much. The garbage collector can run during the w
 this thread cannot.
 
 With a block, calls `f(reservation)`. The task's allocations on the device draw from the reservation
-meanwhile, and one that does not fit is refused. The reservation ends with the block, even after an exception;
-live allocations stay.
+meanwhile, and one that does not fit is refused. The reservation ends with the block, even after an
+exception; live allocations stay.
 """
 function reserve(bytes::Integer; timeout::Real = 0)
     timeout >= 0 || throw(ArgumentError("a timeout of $timeout seconds"))
@@ -85,8 +85,8 @@ end
 """
     in_reservation(f, reservation)
 
-Calls `f`; the task's allocations on the reservation's device draw from it meanwhile. For tasks that are spawned
-inside its block.
+Calls `f`; the task's allocations on the reservation's device draw from it meanwhile. For tasks that
+are spawned inside its block.
 """
 in_reservation(f, r::Reservation) = with_handle(f, :gpumem_reservations, r.handle)
 

@@ -81,20 +81,13 @@ pub unsafe fn release_1(real: &Real, device: c_int) -> Code {
     releases(real, device, || real.cuDevicePrimaryCtxRelease(device))
 }
 
-fn resets(real: &Real, device: c_int, reset: impl FnOnce() -> Code) -> Code {
-    let code = ends_primary(real, device, reset);
-    if let Some(n) = retained(device).filter(|_| code == SUCCESS) {
-        n.store(0, Relaxed);
-    }
-    code
-}
-
+/// Resets a primary context. That ends no hold of the program's.
 pub unsafe fn reset(real: &Real, device: c_int) -> Code {
-    resets(real, device, || real.cuDevicePrimaryCtxReset_v2(device))
+    ends_primary(real, device, || real.cuDevicePrimaryCtxReset_v2(device))
 }
 
 pub unsafe fn reset_1(real: &Real, device: c_int) -> Code {
-    resets(real, device, || real.cuDevicePrimaryCtxReset(device))
+    ends_primary(real, device, || real.cuDevicePrimaryCtxReset(device))
 }
 
 /// Lets the current context's device access the memory of the peer's device from now on.

@@ -371,6 +371,9 @@ static void reset(void) {
     CODE(cuMemsetD8(q, 2, 64 << 20));
     SAY("all %d\n", all(q, 64 << 20, 2));
     SAY("# native %u\n", simNative());
+    /* The reset has ended no hold. */
+    CODE(cuDevicePrimaryCtxRelease(0));
+    SAY("all %d\n", all(q, 64 << 20, 2));
     CODE(cuMemFree(q));
     CODE(cuDevicePrimaryCtxRelease(0));
     SAY("retained %u\n", simRetained(0));

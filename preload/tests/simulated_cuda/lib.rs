@@ -19,7 +19,7 @@ use gpumem::base::{DeviceId, Error, Status, StreamHandle};
 use gpumem::driver::host::{HostDriver, HostOptions, Tell};
 use gpumem::driver::{CaptureMode, Driver, EventHandle, GraphHandle, PhysFlags, PhysHandle};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -36,8 +36,10 @@ struct State {
     /// Created contexts, and the device of each.
     contexts: HashMap<usize, u32>,
     next_context: usize,
-    /// Holds on primary contexts, by device.
+    /// Holds on primary contexts, by device. A reset leaves them as they are.
     retained: HashMap<u32, i64>,
+    /// Devices that were reset, and not retained since.
+    reset: HashSet<u32>,
     /// The context that streams were made in.
     streams: HashMap<usize, usize>,
     /// The driver's own allocations: bytes and device.
@@ -334,7 +336,13 @@ cuda! {
     fn cuDeviceTotalMem_v2(n: *mut usize, d: c_int) { give(n, sim().host.device_props(DeviceId(d as u32)).map(|p| p.total_bytes as usize)) }
     fn cuDeviceGetAttribute(v: *mut c_int, a: c_int, _d: c_int) { if a == 110 || a == 136 { return 1; } v.write(if a == 75 { 9 } else { 1 }); 0 }
     fn cuDeviceCanAccessPeer(y: *mut c_int, _a: c_int, _b: c_int) { y.write(1); 0 }
-    fn cuDevicePrimaryCtxRetain(c: *mut usize, d: c_int) { *sim().state.lock().unwrap().retained.entry(d as u32).or_default() += 1; c.write(PRIMARY + d as usize); 0 }
+    fn cuDevicePrimaryCtxRetain(c: *mut usize, d: c_int) {
+        let mut st = sim().state.lock().unwrap();
+        *st.retained.entry(d as u32).or_default() += 1;
+        st.reset.remove(&(d as u32));
+        c.write(PRIMARY + d as usize);
+        0
+    }
     fn cuDevicePrimaryCtxRelease_v2(d: c_int) {
         let mut st = sim().state.lock().unwrap();
         let n = st.retained.entry(d as u32).or_default();
@@ -345,7 +353,7 @@ cuda! {
     fn cuDevicePrimaryCtxReset_v2(d: c_int) {
         let gone: Vec<u64> = {
             let mut st = sim().state.lock().unwrap();
-            st.retained.insert(d as u32, 0);
+            st.reset.insert(d as u32);
             let gone = st.native.iter().filter(|(_, (_, dev))| *dev == d as u32).map(|(p, _)| *p).collect();
             st.native.retain(|_, (_, dev)| *dev != d as u32);
             gone
@@ -358,7 +366,9 @@ cuda! {
     fn cuDevicePrimaryCtxReset(d: c_int) { cuDevicePrimaryCtxReset_v2(d) }
     fn cuDevicePrimaryCtxGetState(d: c_int, f: *mut c_uint, a: *mut c_int) {
         f.write(0);
-        a.write(c_int::from(sim().state.lock().unwrap().retained.get(&(d as u32)).is_some_and(|n| *n > 0)));
+        let st = sim().state.lock().unwrap();
+        let held = st.retained.get(&(d as u32)).is_some_and(|n| *n > 0);
+        a.write(c_int::from(held && !st.reset.contains(&(d as u32))));
         0
     }
     fn cuCtxCreate_v2(c: *mut usize, _f: c_uint, d: c_int) {

@@ -58,6 +58,19 @@ struct State {
     emptying: u32,
 }
 
+impl State {
+    /// Takes the oldest out until no more than `most` bytes are left.
+    fn take(&mut self, most: u64) -> Vec<Item> {
+        let mut out = Vec::new();
+        while self.bytes > most {
+            let Some(item) = self.items.pop_front() else { break };
+            self.bytes -= item.bytes();
+            out.push(item);
+        }
+        out
+    }
+}
+
 /// The calling thread's part of [`State::working`].
 struct Working<'a>(&'a Quarantine);
 
@@ -187,22 +200,25 @@ impl Quarantine {
     /// Returns whether there was anything.
     pub(super) fn empty(&self, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> bool {
         let mut st = lock(&self.state);
+        let mut waited = false;
         // A thread that has items in hand itself is in a callback: others may wait for it.
-        let waits = !st.working.is_empty() && !st.working.contains(&thread_number());
-        if st.items.is_empty() && !waits {
-            return false;
-        }
-        if waits {
+        if !st.working.contains(&thread_number()) {
             st.emptying += 1;
             while !st.working.is_empty() {
+                waited = true;
                 st = self.worked.wait(st).unwrap_or_else(PoisonError::into_inner);
             }
             st.emptying -= 1;
         }
-        drop(st);
+        // Before anybody else can have them again.
+        let out = st.take(0);
+        if out.is_empty() {
+            return waited;
+        }
+        let _working = self.work(st);
         // Late writes may still be on their way.
         pools.each(&mut |pool| drop(pool.wait_for_device()));
-        self.shrink_to(0, true, pools, found) > 0 || waits
+        self.release(out, true, pools, found) > 0 || waited
     }
 
     /// Counts the calling thread as one that has items in hand, from before the lock on them is
@@ -212,20 +228,20 @@ impl Quarantine {
         Working(self)
     }
 
-    /// Returns how many were released. Unless `anyway`, poisoned memory stays while a capture keeps
-    /// it from being read.
-    fn shrink_to(&self, most: u64, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> usize {
-        let mut out: Vec<Item> = Vec::new();
+    /// Releases the oldest until no more than `most` bytes are kept.
+    fn shrink_to(&self, most: u64, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) {
         let mut st = lock(&self.state);
-        while st.bytes > most {
-            let Some(item) = st.items.pop_front() else { break };
-            st.bytes -= item.bytes();
-            out.push(item);
-        }
+        let out = st.take(most);
         if out.is_empty() {
-            return 0;
+            return;
         }
         let _working = self.work(st);
+        self.release(out, anyway, pools, found);
+    }
+
+    /// Returns how many were released. Unless `anyway`, poisoned memory stays while a capture keeps
+    /// it from being read.
+    fn release(&self, out: Vec<Item>, anyway: bool, pools: &dyn Pools, found: &mut dyn FnMut(String)) -> usize {
         let mut stay: Vec<Item> = Vec::new();
         let all = out.len();
         for item in out {
@@ -291,8 +307,7 @@ impl Quarantine {
             return Err(Error::new(Status::Capturing, text));
         }
         let mut st = lock(&self.state);
-        st.bytes = 0;
-        let mut items = std::mem::take(&mut st.items);
+        let mut items = st.take(0);
         if items.is_empty() {
             return Ok(0);
         }
@@ -311,7 +326,7 @@ impl Quarantine {
                 }
             });
         }
-        self.put_back(items.into());
+        self.put_back(items);
         if lock(&self.state).emptying > 0 {
             self.shrink_to(0, true, pools, found);
         }

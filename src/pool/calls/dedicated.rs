@@ -60,6 +60,9 @@ impl Pool {
 
     /// Creates physical memory within the limit, after giving free memory back if need be.
     pub(crate) fn create(&self, bytes: u64, flags: PhysFlags, req: &AllocRequest) -> Result<PhysHandle> {
+        // Or a program that frees such memory and allocates it again would have it twice. What
+        // fails is made up for later.
+        let _ = self.release_graves();
         for attempt in 0..3 {
             if attempt == 2 {
                 self.order.drain(&*self.driver, req.stream)?;

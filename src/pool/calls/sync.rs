@@ -19,9 +19,11 @@ impl Pool {
     /// Waits until the device has done everything submitted to it. Memory freed before the call is
     /// settled then.
     pub fn sync_device(&self) -> Result<()> {
-        // As in `sync_stream`. While a capture is known, no marker is recorded.
-        let _ = self.order.mark_context(&*self.driver, None);
-        self.driver.device_sync(self.dev)?;
+        match self.is_capturing() {
+            // As the driver allows, and nothing is settled.
+            true => self.driver.device_sync(self.dev)?,
+            false => self.order.sync_device(&*self.driver)?,
+        }
         self.order.poll_all(&*self.driver)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Wait {
 /// What waits in one heap, in a queue for each lane that is waited for.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// Per lane, roughly in the order of the frees.
+    /// Per lane, in the order of the epochs: a look at either end says what waits.
     pub(crate) queues: Vec<(u32, VecDeque<Wait>)>,
 }
 
@@ -45,7 +45,11 @@ impl Waiting {
     pub(crate) fn push(&mut self, wait: Wait) {
         let lane = wait.tag.lane();
         match self.queues.iter_mut().find(|q| q.0 == lane) {
-            Some(q) => q.1.push_back(wait),
+            // What has waited for another lane first may come before others.
+            Some((_, q)) if q.back().is_some_and(|last| last.tag.epoch() > wait.tag.epoch()) => {
+                q.insert(q.partition_point(|w| w.tag.epoch() <= wait.tag.epoch()), wait);
+            }
+            Some((_, q)) => q.push_back(wait),
             None => self.queues.push((lane, VecDeque::from([wait]))),
         }
     }
@@ -66,5 +70,20 @@ impl Waiting {
             Item::Region(r) => Some(r),
             Item::Object { .. } => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What has waited for another lane first comes behind later frees, and does not wait for them.
+    #[test]
+    fn a_queue_is_in_the_order_of_the_epochs() {
+        let mut waiting = Waiting::default();
+        for (item, epoch) in [(1, 2), (2, 5), (3, 1), (4, 4), (5, 5)] {
+            waiting.enqueue(Item::Region(item), &[Tag::new(7, epoch)]);
+        }
+        assert_eq!(waiting.regions().collect::<Vec<_>>(), [3, 1, 4, 2, 5]);
     }
 }

@@ -248,7 +248,8 @@ impl Aliases {
     /// The place where an extent is now.
     pub(crate) fn present(&self, extent: Extent) -> Option<AliasId> {
         let places = self.extents.get(extent.id as usize)?;
-        places.iter().copied().find(|&place| self.state(place) == AliasState::Present)
+        // Most often the latest.
+        places.iter().rev().copied().find(|&place| self.state(place) == AliasState::Present)
     }
 
     /// The address of a place.

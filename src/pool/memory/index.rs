@@ -212,12 +212,6 @@ impl Index {
         true
     }
 
-    /// Bytes of all reservations.
-    pub(crate) fn bytes(&self) -> u64 {
-        let n = self.count.load(Ordering::Acquire);
-        self.roots[..n].iter().filter_map(OnceLock::get).map(|r| r.len).sum()
-    }
-
     /// Whether the pool has another free place for a reservation.
     pub(crate) fn can_add_root(&self) -> bool {
         self.count.load(Ordering::Relaxed) < MAX_ROOTS

@@ -69,6 +69,9 @@ impl Lane {
 /// With this many context markers pending, recording another first looks which are done.
 const MANY_CONTEXT_MARKERS: usize = 8;
 
+/// With this many context markers pending, another one takes the last one's place.
+const MOST_CONTEXT_MARKERS: usize = 64;
+
 /// With this many markers of a lane pending, no more are recorded.
 const MOST_LANE_MARKERS: usize = 256;
 
@@ -305,10 +308,10 @@ impl Order {
     /// context marker would invalidate it; so callers come here only when there is memory that
     /// nothing else can settle.
     pub(crate) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
-        if self.captures.known() {
-            return Ok(false);
+        match self.captures.known() {
+            true => Ok(false),
+            false => self.mark_context_with(driver, stream, true),
         }
-        self.mark_context_with(driver, stream, true)
     }
 
     /// Like [`Self::mark_context`], but also while a capture is known whose end has not been seen:
@@ -350,6 +353,10 @@ impl Order {
         self.captures.forget_unannounced(&mut captured);
         for (lane, &epoch) in self.in_use().zip(&closed) {
             lane.covered_by_context(epoch);
+        }
+        if queue.len() >= MOST_CONTEXT_MARKERS {
+            // What it covers the new one covers, too.
+            queue.pop_back().into_iter().for_each(|m| lock(&*self.spare).push(m.event));
         }
         queue.push_back(ContextMarker { event, closed });
         Ok(true)

@@ -8,6 +8,7 @@ use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};
 use crate::pool::state::Pool;
 use crate::pool::types::{Want, NONE};
+use std::cell::Cell;
 use std::cmp::Reverse;
 
 /// A free region at an end of a span, next to which a run is mapped.
@@ -29,6 +30,9 @@ pub(crate) struct Anchor {
 /// Old addresses are unmapped for a region that has one part in this many of what the request
 /// lacks, or more: an unmapping costs half as much as a move.
 const WORTH_UNMAPPING: u64 = 2;
+
+/// The most regions looked at for one at an end. Of many small ones none has much of the request.
+const LOOKS: u32 = 4096;
 
 impl Anchor {
     /// Where a run of `len` bytes starts. 0, where no addresses are, if fewer lie in front.
@@ -64,8 +68,9 @@ impl Pool {
         };
         // Regions of one bin differ little. Of those that have most, take the one at the lowest
         // address.
-        let mut bins = st.regions.ready_bins_down();
+        let (mut bins, looks) = (st.regions.ready_bins_down(), Cell::new(LOOKS));
         bins.find_map(|bin| {
+            let bin = bin.take_while(|_| looks.replace(looks.get().saturating_sub(1)) > 0);
             let both = bin.flat_map(|r| [beside(r, false), beside(r, true)]).flatten();
             both.max_by_key(|a| (a.has, !a.in_front, Reverse(a.at)))
         })

@@ -190,7 +190,9 @@ impl Pool {
             }
             let Some(mut st) = other.try_lock() else { continue };
             self.order.poll(&*self.driver, [other.lane])?;
-            st.settle(&self.order, &self.index);
+            if st.settle(&self.order, &self.index) {
+                other.publish(&st);
+            }
             let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
             let found = self.sources(&st, None, usable);
             if !found.is_empty() {

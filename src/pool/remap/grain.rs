@@ -78,8 +78,8 @@ impl Pool {
             || after
                 <= st.learnt.peak_live + (st.learnt.peak_live / 1000 * STRANDED_PERMILLE).max(self.options.slack_floor)
             || self.grain(st, st.learnt.halved) == self.page
-            || self.grain(st, st.learnt.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
             || !(self.options.finer || self.is_scarce(growth))
+            || self.grain(st, st.learnt.halved + 1) < mean_block(st, self.page) / PIECES_OF_MEAN
         {
             return;
         }

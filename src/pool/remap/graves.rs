@@ -13,6 +13,9 @@ impl Pool {
             let core = lock(&*self.core);
             core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
         };
+        if lanes.is_empty() {
+            return Ok(0);
+        }
         self.order.poll(&*self.driver, lanes)?;
         let mut ready: Vec<Grave> = Vec::new();
         for g in lock(&*self.core).graves.values_mut() {

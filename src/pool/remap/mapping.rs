@@ -199,7 +199,7 @@ impl Pool {
             let mut core = lock(&*self.core);
             // Too many, or more than half of all addresses.
             let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases.min(self.props.max_mappings));
-            let crowded = core.aliases.dormant_bytes() > self.index.bytes() / 2;
+            let crowded = core.aliases.dormant_bytes() > core.holes.totals().0 / 2;
             if surplus == 0 && !crowded {
                 return Ok(());
             }

@@ -74,7 +74,8 @@ impl Pool {
     fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<(u32, (u64, u64))> {
         let mut best: Option<(u32, (u64, u64))> = None;
         let bytes = |&(_, (start, end)): &(u32, (u64, u64))| end - start;
-        for r in st.regions.ready_from(want.size) {
+        // Nothing smaller holds an extent.
+        for r in st.regions.ready_from(want.size.max(self.page)) {
             let g = st.regions.get(r);
             if !self.usable(g.tag, me, me.lane) {
                 continue;

@@ -66,8 +66,8 @@ impl Pool {
             let _streams = lock(&*self.streams);
             if self.shared_heap().is_none() {
                 // It has no stream that could be named, so only the context vouches for it.
-                let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0)?;
-                self.shared.store(self.add_heap(lane, false)?.number, Release);
+                let heap = self.add_lane_and_heap(true, (StreamHandle::LEGACY, 0), false)?;
+                self.shared.store(heap.number, Release);
             }
         }
         self.shared_heap()

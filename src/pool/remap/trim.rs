@@ -131,6 +131,7 @@ impl Pool {
     /// stays until the next time. Returns the bytes released.
     pub fn trim_unused(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
+        let mut graves = self.release_graves()?;
         let mut unused = Vec::new();
         for heap in self.all_heaps() {
             let mut st = heap.lock();
@@ -142,7 +143,7 @@ impl Pool {
         let stocked = lock(&*self.core).stock.take_unused();
         let mut spare = (stocked + unused.iter().map(|u| u.1).sum::<u64>()).saturating_sub(keep);
         if spare < self.page {
-            return Ok(0);
+            return Ok(graves);
         }
         let _range = nvtx::range(c"trim", keep);
         if self.order.mark_context(&*self.driver, None)? {
@@ -150,7 +151,8 @@ impl Pool {
         }
         self.order.poll(&*self.driver, [])?;
         self.drop_orphans()?;
-        let mut released = self.release_graves()? + self.release_stock(0, stocked.min(spare))?;
+        graves += self.release_graves()?;
+        let mut released = self.release_stock(0, stocked.min(spare))?;
         spare = spare.saturating_sub(released);
         for (heap, bytes) in unused.into_iter().filter(|u| u.1 >= self.page) {
             let given = self.release_from(heap, 0, bytes.min(spare))?;
@@ -158,7 +160,7 @@ impl Pool {
             released += given;
         }
         self.lower_peaks();
-        Ok(released)
+        Ok(graves + released)
     }
 
     /// Like [`Self::trim`], but without a marker of its own. Unmaps old addresses that stand in the

@@ -179,6 +179,18 @@ impl Pool {
         self.heaps.get(number as usize)?.get()
     }
 
+    /// Adds a lane for a stream and its identity, and a heap for it; `None`, and neither, if there
+    /// are too many of either. Callers hold the lock of `streams`.
+    pub(crate) fn add_lane_and_heap(
+        &self,
+        unnamed: bool,
+        (stream, id): (StreamHandle, u64),
+        of_captures: bool,
+    ) -> Option<&Heap> {
+        self.heaps.get(self.heap_count.load(Relaxed) as usize)?;
+        self.add_heap(self.order.add_lane(unnamed, stream, id)?, of_captures)
+    }
+
     /// Adds a heap for a lane; `None` if there are too many. Callers hold the lock of `streams`.
     pub(crate) fn add_heap(&self, lane: u32, of_captures: bool) -> Option<&Heap> {
         let number = self.heap_count.load(Relaxed);

@@ -59,8 +59,7 @@ impl Pool {
     /// Adds a heap with a lane of its own, for captures. It has no stream yet.
     pub(crate) fn add_private_heap(&self) -> Result<&Heap> {
         let _streams = lock(&*self.streams);
-        let lane = self.order.add_lane(true, StreamHandle::LEGACY, 0).ok_or_else(|| self.too_many())?;
-        self.add_heap(lane, true).ok_or_else(|| self.too_many())
+        self.add_lane_and_heap(true, (StreamHandle::LEGACY, 0), true).ok_or_else(|| self.too_many())
     }
 
     pub(crate) fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
@@ -81,9 +80,9 @@ impl Pool {
                 return self.first_heap(entry);
             }
         }
-        let lane = self.order.add_lane(!matches!(key, Key::Handle(_)), stream, id).ok_or_else(|| self.too_many())?;
-        let heap = self.add_heap(lane, id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
-        streams.insert(key, StreamHeaps { lane, heaps: vec![heap.number], next: 0 });
+        let unnamed = !matches!(key, Key::Handle(_));
+        let heap = self.add_lane_and_heap(unnamed, (stream, id), id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
+        streams.insert(key, StreamHeaps { lane: heap.lane, heaps: vec![heap.number], next: 0 });
         if per_thread {
             leave_at_exit(self.number, id);
         }

@@ -4,6 +4,7 @@ use crate::pool_support::{late, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::MIB;
 use gpumem::base::Status;
 use gpumem::driver::host::{Kernel, ReportKind};
+use gpumem::driver::Driver;
 use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions};
 
 #[test]
@@ -138,6 +139,24 @@ fn freed_dedicated_memory_stays_mapped_until_the_device_is_done_with_it() {
         rig.host.release(D, t).unwrap();
         rig.close();
     }
+}
+
+/// The next allocation finds it gone, and so does a trim at intervals.
+#[test]
+fn freed_dedicated_memory_goes_once_the_device_has_passed_it() {
+    let rig = Rig::new(late(1, GIB_DEVICE), PoolOptions::default());
+    let s = rig.stream();
+    for round in 0..3 {
+        let p = rig.malloc_with(64 * MIB, s, AllocFlags::SINGLE_HANDLE);
+        assert_eq!(rig.mapped(), 64 * MIB, "round {round}");
+        rig.fill(s, p, 64 * MIB, round);
+        rig.host.hold(D, s).unwrap();
+        rig.free(p, s);
+        rig.host.release(D, s).unwrap();
+        rig.host.stream_sync(D, s).unwrap();
+    }
+    assert_eq!((rig.pool.trim_unused(0).unwrap(), rig.mapped()), (64 * MIB, 0));
+    rig.close();
 }
 
 /// NCCL and others keep what they know of such memory by its addresses, for a while after it is

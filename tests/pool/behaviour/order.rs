@@ -328,3 +328,53 @@ fn a_driver_without_context_markers_waits_for_the_device_before_memory_runs_out(
         rig.close();
     }
 }
+
+/// After a wait for the device everything freed before is free for all, whether or not the driver
+/// has markers for that.
+#[test]
+fn a_wait_for_the_device_settles_what_was_freed() {
+    for markers in [true, false] {
+        let rig = Rig::new(late(1, GIB_DEVICE), PoolOptions::default());
+        if !markers {
+            let none = FaultRule::nth_of(Call::ContextRecord, 0).with_status(Status::Unsupported).lasting();
+            rig.fault.set_rule(Some(none));
+        }
+        let (s, t) = (rig.stream(), rig.stream());
+        let (p, q) = (rig.malloc(64 * MIB, s), rig.malloc(64 * MIB, t));
+        rig.fill(s, p, 64 * MIB, 1);
+        rig.fill(t, q, 64 * MIB, 2);
+        rig.free(p, s);
+        rig.free(q, t);
+        rig.pool.sync_device().unwrap();
+        rig.pool.trim(0).unwrap();
+        assert_eq!(rig.mapped(), 0, "{markers}");
+        rig.fault.set_rule(None);
+        rig.close();
+    }
+}
+
+/// While the device works on one thing for long, streams come and go with handles of earlier ones.
+#[test]
+fn what_waits_for_the_context_takes_a_bounded_number_of_events() {
+    let rig = Rig::new(late(1, 16 * GIB), PoolOptions::default());
+    let slow = rig.stream();
+    let (p, kept) = (rig.malloc(MIB, slow), rig.malloc(MIB, slow));
+    rig.fill(slow, p, MIB, 1);
+    rig.host.hold(D, slow).unwrap();
+    rig.fill(slow, kept, MIB, 2);
+    rig.fault.start_recording();
+    for round in 0..300 {
+        let t = rig.stream();
+        let q = rig.malloc(128 * KIB, t);
+        rig.fill(t, q, 128 * KIB, round);
+        rig.free(q, t);
+        rig.host.stream_destroy(D, t).unwrap();
+    }
+    let calls = rig.fault.stop_recording();
+    let count = |call| calls.iter().filter(|&&c| c == call).count();
+    assert!(count(Call::ContextRecord) > 200 && count(Call::EventCreate) < 100, "{}", count(Call::EventCreate));
+    rig.host.release(D, slow).unwrap();
+    rig.check(slow, kept, MIB, 2);
+    [p, kept].into_iter().for_each(|p| rig.free(p, slow));
+    rig.close();
+}

@@ -1,12 +1,12 @@
 //! Plots of `replay` and `bench`, as SVG.
 
+use crate::output::Target;
 use gpumem::base::size::human;
 use indicatif::HumanCount;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
-use std::fs;
 use std::path::Path;
 
 /// Okabe and Ito's blue and vermilion, which everybody can tell apart.
@@ -45,7 +45,8 @@ fn write(
     drop(area);
     // File names may contain characters that XML cannot represent.
     let kept = |c: char| c == '\n' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'));
-    Ok(fs::write(to, svg.replace(|c| !kept(c), "\u{fffd}"))?)
+    let svg = svg.replace(|c| !kept(c), "\u{fffd}");
+    Ok(Target::new(to)?.write(|out| out.write_all(svg.as_bytes()))?)
 }
 
 fn draw_memory(area: &Area<'_>, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {

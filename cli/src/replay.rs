@@ -31,7 +31,8 @@ pub struct Args {
     /// Prints one JSON object on stdout instead of a table.
     #[arg(long)]
     json: bool,
-    /// Also plots live and mapped bytes over the operations, to this file.
+    /// Also plots live and mapped bytes over the operations, to this file. The replay pauses for
+    /// each point, so its time and memory are not those of a replay without a plot.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// The log, FILE.csv or FILE.csv.gz, or a recording.
@@ -115,8 +116,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if let (Some(to), Some(curve)) = (&args.svg, &replay.curve) {
         let name = args.file.file_name().unwrap_or_default().to_string_lossy();
         let mapped = passes.iter().map(|p| p.peak_mapped).max().unwrap_or(0);
-        plot::memory(to, &format!("{name}, {} device", ctx.driver().backend()), &curve.samples, mapped)
-            .map_err(|e| format!("{} cannot be written: {e}", to.display()))?;
+        plot::memory(to, &format!("{name}, {} device", ctx.driver().backend()), &curve.samples, mapped)?;
     }
     let report = replay.report(args, passes);
     if args.json {

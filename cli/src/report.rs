@@ -1,12 +1,17 @@
 //! The commands' output: one JSON object, or short aligned tables for people.
 
 use gpumem::base::size;
-pub use gpumem::driver::process::say;
+use gpumem::driver::process;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
+
+/// Says a line on stderr. File names in it may contain control characters.
+pub fn say(text: impl Display) {
+    process::say(one_line(&text.to_string()));
+}
 
 /// Prints a line to stdout.
 pub fn line(text: impl Display) -> io::Result<()> {

@@ -179,7 +179,8 @@ fn parse(file: &str, input: impl Read) -> Result<Trace, TraceError> {
     if !builder.next(&mut input, &mut line)? {
         return Err(TraceError::Empty { file: file.to_string() });
     }
-    if !fields(&line).eq(FIELDS.map(str::as_bytes)) {
+    // Some programs put a byte order mark in front.
+    if !fields(line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line)).eq(FIELDS.map(str::as_bytes)) {
         return Err(TraceError::Header { file: file.to_string(), line: builder.at, found: quote(&line) });
     }
     while builder.next(&mut input, &mut line)? {

@@ -4,7 +4,7 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Bytes with three digits or so. */
 export function human(bytes) {
-  let n = bytes, unit = 0;
+  let n = Number(bytes), unit = 0;
   while (Math.abs(n) >= 1024 && unit < UNITS.length - 1) {
     n /= 1024;
     unit++;
@@ -23,7 +23,7 @@ export function moment(ns) {
 
 /** A count, in groups of three digits. */
 export function count(n) {
-  return String(n).replace(/\B(?=(\d{3})+$)/g, ",");
+  return String(Number(n)).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 export function hex(address) {

@@ -226,7 +226,7 @@ class View {
 
   figures() {
     const t = this.meta.totals, figures = [];
-    const add = (id, name, value, text) => figures.push(`<div><dt>${name}</dt><dd id="${id}" data-value="${value}">${text}</dd></div>`);
+    const add = (id, name, value, text) => figures.push(`<div><dt>${name}</dt><dd id="${escaped(id)}" data-value="${escaped(value)}">${escaped(text)}</dd></div>`);
     if (t) {
       add("peak", "peak live", t.peak_live_bytes, human(t.peak_live_bytes));
       add("mapped", "peak mapped", t.peak_mapped_bytes, human(t.peak_mapped_bytes));

@@ -41,7 +41,7 @@ export class Slow {
   events() {
     const list = [...this.view.meta.events].reverse().slice(0, LISTED).map((e) =>
       `<tr><td class="n">${moment(e.time_ns)}</td><td>${escaped(e.event)}</td><td class="n">${human(e.bytes)}</td>` +
-      `<td>${hex(e.address)}</td><td class="n">${e.thread}</td><td class="n">${e.tag || ""}</td></tr>`).join("");
+      `<td>${hex(e.address)}</td><td class="n">${escaped(e.thread)}</td><td class="n">${escaped(e.tag || "")}</td></tr>`).join("");
     const none = list ? "" : "<p>No events were kept; GPUMEM_SNAPSHOT_ON=oom keeps the last ones.</p>";
     return `<h2>The last events, the latest first</h2>${none}<table><tr><th class=n>at</th><th>event</th><th class=n>bytes</th>` +
       `<th>address</th><th class=n>thread</th><th class=n>tag</th></tr>${list}</table>`;

@@ -270,7 +270,7 @@ export class Timeline {
 
 /** For each of equal parts of the time, live bytes by group at the moment of the part at which most is live. */
 export function stack(store, column, { number }, from, to, parts) {
-  const size = Math.max(...number) + 1;
+  const size = number.reduce((most, n) => Math.max(most, n), 0) + 1;
   const columns = Array.from({ length: size }, () => new Float64Array(parts));
   const live = new Float64Array(size);
   let i = store.upTo(from);

@@ -334,8 +334,8 @@ impl Context {
         if ptr == 0 || self.recorder.is_inside() {
             return;
         }
-        let stream = stream.map_or(0, |s| s.canonical().0 as u64);
-        self.recorder.push(Event { address: ptr, stream, ..Event::new(Kind::Free, began) });
+        let (other, stream) = stream.map_or((0, 0), |s| (1, s.canonical().0 as u64));
+        self.recorder.push(Event { address: ptr, stream, other, ..Event::new(Kind::Free, began) });
     }
 
     /// Makes the event for memory that the program frees now and another part of it frees here

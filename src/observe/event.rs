@@ -30,8 +30,8 @@ macro_rules! kinds {
 kinds! {
     /// Memory was handed out: `address`, `bytes` asked for, `stream`, `tag`, `arena`, `stack`.
     Malloc = 1, "malloc";
-    /// Memory was given back: `address`, and the `stream` in whose order. The time is the start of
-    /// the call.
+    /// Memory was given back: `address`, and the `stream` in whose order if one was named, which
+    /// `other` says. The time is the start of the call.
     Free = 2, "free";
     /// An allocation has another size: `address` now, `other` before, `bytes` asked for. The time
     /// is the start of the call.

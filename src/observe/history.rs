@@ -106,7 +106,7 @@ impl Follower {
             Kind::Existing if self.live.contains_key(&e.address) => {}
             Kind::Malloc | Kind::Existing => {
                 // The free of what was here before is lost.
-                self.end(e.address, e.time, e.stream, thread);
+                self.end(e.address, e.time, Some(e.stream), thread);
                 self.begin(
                     Life {
                         address: e.address,
@@ -126,12 +126,14 @@ impl Follower {
                 );
             }
             Kind::Free => {
-                let known = self.end(e.address, e.time, e.stream, thread);
+                // Without a stream, in the order of the one it was allocated on.
+                let named = (e.stream != 0 || e.other != 0).then_some(e.stream);
+                let known = self.end(e.address, e.time, named, thread);
                 self.history.unknown_frees += u64::from(!known);
             }
             Kind::Realloc => {
                 let old = self.live.get(&e.other).and_then(|i| self.history.lives.get(*i as usize)).copied();
-                self.end(e.other, e.time, e.stream, thread);
+                self.end(e.other, e.time, Some(e.stream), thread);
                 let like = old.unwrap_or(Life {
                     address: 0,
                     bytes: 0,
@@ -149,15 +151,13 @@ impl Follower {
                 let stack = if e.stack == 0 { like.stack } else { e.stack };
                 let new =
                     Life { address: e.address, bytes: e.bytes, from: e.time, to: NEVER, stack, existed: false, ..like };
-                self.end(e.address, e.time, e.stream, thread);
+                self.end(e.address, e.time, Some(e.stream), thread);
                 self.begin(new, thread);
             }
             Kind::Move => self.enter_arena(e.address, e.arena),
             Kind::ArenaExit => {
                 for address in self.arenas.remove(&e.arena).unwrap_or_default() {
-                    let stream = self.live.get(&address).and_then(|i| self.history.lives.get(*i as usize));
-                    let stream = stream.map_or(0, |l| l.stream);
-                    self.end(address, e.time, stream, thread);
+                    self.end(address, e.time, None, thread);
                 }
             }
             Kind::OutOfMemory => self.history.failures += 1,
@@ -180,12 +180,13 @@ impl Follower {
         }
     }
 
-    /// Ends the allocation at an address. Returns whether there was one.
-    fn end(&mut self, address: u64, time: u64, stream: u64, thread: u32) -> bool {
+    /// Ends the allocation at an address, in the order of a stream, or of its own. Returns whether
+    /// there was one.
+    fn end(&mut self, address: u64, time: u64, stream: Option<u64>, thread: u32) -> bool {
         let Some(index) = self.live.remove(&address) else { return false };
         let Some(life) = self.history.lives.get_mut(index as usize) else { return false };
         life.to = time;
-        life.freed_on = stream;
+        life.freed_on = stream.unwrap_or(life.stream);
         self.history.live = self.history.live.saturating_sub(life.bytes);
         if let Some(all) = self.arenas.get_mut(&life.arena) {
             all.remove(&address);

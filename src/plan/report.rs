@@ -254,8 +254,13 @@ pub fn csv(problem: &Problem, layout: &Layout) -> String {
             (Some(slot), _) if arenas => write!(out, ",{},{}", slot.offset, slot.arena),
             (Some(slot), _) => write!(out, ",{}", slot.offset),
             (None, _) if left_out(b) => write!(out, ",,-"),
-            (None, Some(arena)) if arenas => write!(out, ",,{arena}"),
-            (None, _) => write!(out, ",{}", if arenas { "," } else { "" }),
+            (None, arena) => {
+                // A fixed buffer is fixed without a layout, too.
+                let at = if let Place::Fixed(at) = b.place { at.to_string() } else { String::new() };
+                let arena =
+                    if arenas { format!(",{}", arena.map_or(String::new(), |a| a.to_string())) } else { String::new() };
+                write!(out, ",{at}{arena}")
+            }
         };
         out.push('\n');
     }

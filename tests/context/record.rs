@@ -107,6 +107,24 @@ fn a_file_that_takes_no_more_has_the_events_that_are_said() {
     assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
 }
 
+/// A free that names no stream is one in the order of the allocation's.
+#[test]
+fn a_free_is_of_its_stream_or_of_the_allocations() {
+    let cx = context();
+    let s = cx.driver().stream_create(DeviceId(0)).unwrap();
+    let (_, history) = recorded(&cx, || {
+        for order in [None, Some(StreamHandle::LEGACY), Some(s)] {
+            let p = cx.malloc(&Request { size: 100, stream: s, ..Request::default() }).unwrap();
+            match order {
+                None => cx.free(p).unwrap(),
+                Some(stream) => cx.free_async(p, stream).unwrap(),
+            }
+        }
+    });
+    let freed_on: Vec<u64> = history.lives.iter().map(|l| l.freed_on).collect();
+    assert_eq!(freed_on, [s.0 as u64, 0, s.0 as u64]);
+}
+
 /// Evictable memory and memory of another process are in no arena, and do not end with one.
 #[test]
 fn what_is_in_no_arena_is_recorded_so() {

@@ -97,6 +97,9 @@ impl Workload {
 /// failed.
 pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let (workloads, files) = parse(&args.workloads)?;
+    if let Some(svg) = &args.svg {
+        files.iter().try_for_each(|file| crate::source::spare(file, svg))?;
+    }
     let report = match *workloads.as_slice() {
         [only] => match here(args, only, files)? {
             Ok(report) => report,
@@ -113,7 +116,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         table::print(&report)?;
     }
     if let Some(to) = &args.svg {
-        table::plot(&report, to).map_err(|e| format!("{} cannot be written: {e}", to.display()))?;
+        table::plot(&report, to)?;
     }
     Ok(report.failed.is_empty() && !report.measurements.iter().any(Measurement::has_failures))
 }

@@ -7,12 +7,12 @@ mod peak;
 mod row;
 mod summary;
 
+use crate::output::Target;
 use crate::report;
 use gpumem::base::size;
 use gpumem::plan::{self, ArenaUse, Buffer, Effort, Layout, LayoutStatus, Problem, SolveOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use input::Input;
-use output::Target;
 use peak::Peak;
 use std::error::Error;
 use std::io::IsTerminal;

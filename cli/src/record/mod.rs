@@ -6,12 +6,11 @@ mod torch;
 
 pub use perfetto::mapped_points;
 
+use crate::output::Target;
 use crate::report;
 use crate::source;
 use clap::{Subcommand, ValueEnum};
 use gpumem::observe::{History, Recording};
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Command line of `record`.
@@ -57,17 +56,12 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     // Text on a terminal is progress enough.
     let _busy = out.is_some().then(|| report::busy("converting"));
     let history = History::of(&recording);
-    let mut sink: BufWriter<Box<dyn Write>> = BufWriter::new(match out {
-        Some(path) => Box::new(File::create(path).map_err(|e| format!("{}: {e}", path.display()))?),
-        None => Box::new(io::stdout().lock()),
-    });
-    let written = match to {
+    let target = out.as_deref().map_or(Ok(Target::Stdout), Target::new)?;
+    target.write(|mut sink| match to {
         Format::RmmCsv => rmm_csv::write(&history, &mut sink),
         Format::Perfetto => perfetto::write(&recording, &history, &mut sink),
         Format::TorchSnapshot => torch::write(&recording, &history, &mut sink),
-    };
-    let name = out.as_deref().map_or("standard output".into(), Path::to_string_lossy);
-    written.and_then(|()| sink.flush()).map_err(|e| format!("{name}: {e}"))?;
+    })?;
     Ok(true)
 }
 

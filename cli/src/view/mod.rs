@@ -6,6 +6,7 @@ mod serve;
 
 pub use data::totals;
 
+use crate::output::Target;
 use crate::record;
 use crate::report;
 use crate::source;
@@ -84,7 +85,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
                 out.push(".html");
                 out.into()
             });
-            std::fs::write(&out, html).map_err(|e| format!("{}: {e}", out.display()))?;
+            Target::new(&out)?.write(|to| to.write_all(html.as_bytes()))?;
             report::line(out.display())?;
         }
     }

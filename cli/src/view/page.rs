@@ -50,8 +50,9 @@ pub fn html(title: &str, data: &Data) -> io::Result<String> {
     for (i, chunk) in data.chunks.iter().enumerate() {
         blocks.push_str(&format!("<script type=\"text/plain\" id=\"chunk{i}\">{}</script>\n", packed(chunk)?));
     }
-    let page = HTML.replace("{{title}}", &escaped(title)).replace("{{style}}", STYLE).replace("{{script}}", &bundle());
-    Ok(page.replace("{{data}}", &blocks))
+    let page = HTML.replace("{{style}}", STYLE).replace("{{script}}", &bundle()).replace("{{data}}", &blocks);
+    // Last: a file may have any name.
+    Ok(page.replace("{{title}}", &escaped(title)))
 }
 
 #[cfg(test)]
@@ -64,6 +65,7 @@ mod tests {
         let data = Data { meta: serde_json::json!({}), chunks: Vec::new() };
         let page = html("<a>", &data).unwrap();
         assert!(page.len() < 1 << 20, "{} bytes", page.len());
+        assert!(html("{{data}}", &data).unwrap().contains("<title>{{data}}"), "a file may have any name");
         assert!(page.contains("&lt;a&gt;") && !page.contains("{{"));
         for outside in ["http://", "https://", "src=", "@import", "fetch(", "XMLHttpRequest"] {
             let at = page.match_indices(outside).find(|(i, _)| !page[*i..].starts_with("http://www.w3.org/"));

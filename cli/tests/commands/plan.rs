@@ -131,6 +131,10 @@ fn a_file_gzip_and_standard_input_are_the_same() {
     assert_eq!(placed(&plain).len(), 100);
     let packed = file(&dir, "in.csv.gz", &gzip(hundred().as_bytes()));
     assert_eq!(stdout(&run(gpumem().args(["plan", "--out", "-"]).arg(&packed))), plain);
+    // It may be its own result, and is read again as what it is named.
+    let kept = file(&dir, "kept.csv.gz", &gzip(hundred().as_bytes()));
+    assert!(run(gpumem().args(["plan", "--out"]).args([&kept, &kept])).status.success());
+    assert_eq!(stdout(&run(gpumem().args(["plan", "--out", "-"]).arg(&kept))), plain);
     for input in [hundred().into_bytes(), gzip(hundred().as_bytes())] {
         let mut child = gpumem()
             .args(["plan", "-", "--out", "-"])

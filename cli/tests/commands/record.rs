@@ -219,7 +219,53 @@ fn output_that_cannot_be_written() {
     }
     let mut convert = gpumem();
     convert.args(["record", "convert", "--to", "perfetto", "--out", "/dev/full"]).arg(&recording);
-    refused(&run(&mut convert), &["/dev/full: No space left on device"]);
+    refused(&run(&mut convert), &["/dev/full: cannot write: No space left on device"]);
+    // What was there stays.
+    let page = file(&dir, "page.html", b"an earlier page");
+    let limited = format!(
+        "ulimit -f 1; exec {} view {} --out {}",
+        env!("CARGO_BIN_EXE_gpumem"),
+        recording.display(),
+        page.display()
+    );
+    refused(
+        &run(std::process::Command::new("sh").args(["-c", &format!("trap '' XFSZ; {limited}")])),
+        &["page.html: cannot write"],
+    );
+    assert_eq!(std::fs::read(&page).unwrap(), b"an earlier page");
+}
+
+/// A browser that asks and does not read keeps nobody from the page, nor from ending it.
+#[test]
+fn a_served_page_ends_while_somebody_does_not_read() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let dir = tempdir().unwrap();
+    let large = format!(
+        "{{\"gpumem_snapshot\": 1, \"report\": [\"{}\"]}}",
+        (0..1_500_000).map(|i| format!("{:x}", i * 2654435761u64)).collect::<String>()
+    );
+    let mut child = gpumem()
+        .args(["view", "--port", "0"])
+        .arg(file(&dir, "a.json", large.as_bytes()))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let at = line.trim_start_matches("http://").split('/').next().unwrap().to_string();
+    let ask = || {
+        let mut stream = std::net::TcpStream::connect(&at).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+        stream
+    };
+    let mut idle = ask();
+    idle.read_exact(&mut [0; 8]).unwrap();
+    let mut page = Vec::new();
+    ask().read_to_end(&mut page).unwrap();
+    assert!(page.len() > 1 << 20 && page.starts_with(b"HTTP/1.1 200"));
+    // SAFETY: the child is not waited for yet, so the number is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) }, 0);
+    assert!(child.wait().unwrap().success());
 }
 
 /// A library that has something to say, and nobody to say it to, works all the same.

@@ -49,8 +49,9 @@ fn plain_and_gzip_are_the_same_log() {
     let log = small_log(20, MIB);
     let plain = json(&replay(&[], &file(&dir, "log.csv", log.as_bytes())));
     let packed = json(&replay(&[], &file(&dir, "log.csv.gz", &gzip(log.as_bytes()))));
+    let marked = json(&replay(&[], &file(&dir, "marked.csv", format!("\u{feff}{log}").as_bytes())));
     for field in ["ops", "failures", "peak_live_bytes", "peak_mapped_bytes", "streams"] {
-        assert_eq!(plain[field], packed[field], "{field}");
+        assert_eq!((&plain[field], &plain[field]), (&packed[field], &marked[field]), "{field}");
     }
 }
 

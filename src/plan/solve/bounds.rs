@@ -82,7 +82,7 @@ fn peak<'a>(buffers: impl Iterator<Item = &'a Buffer> + Clone, all: &Extremes, c
     })
 }
 
-/// Most stretches that [`most_live`] looks at: their sums take 8 MB.
+/// Most stretches that [`most_live`] looks at: their sums take 16 MB.
 const MOST_STRETCHES: u64 = 1 << 19;
 
 /// A callback for each change: (step, whether bytes come, how many).
@@ -97,20 +97,21 @@ fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)
     let span = last.saturating_sub(first);
     let length = u64::BITS - (span / (count + 1).min(MOST_STRETCHES)).leading_zeros();
     let stretch = |step: Step| ((step - first) >> length) as usize;
-    // By stretch, the bytes that come and the bytes that go.
-    let mut sums = vec![(0u64, 0u64); (span >> length) as usize + 1];
+    // By stretch, the bytes that come and the bytes that go: within one, a buffer may come and go
+    // often.
+    let mut sums = vec![(0u128, 0u128); (span >> length) as usize + 1];
     changes(&mut |step, comes, bytes| {
         let (coming, going) = &mut sums[stretch(step)];
-        *if comes { coming } else { going } += bytes;
+        *if comes { coming } else { going } += u128::from(bytes);
     });
     // The maximum is at least the largest sum at the end of a stretch.
-    let (mut live, mut most) = (0, 0);
+    let (mut live, mut most) = (0u128, 0u128);
     for (coming, going) in &sums {
         live = live + coming - going;
         most = most.max(live);
     }
     if length == 0 {
-        return most;
+        return u64::try_from(most).unwrap_or(u64::MAX);
     }
     // A stretch can exceed this only if it would with all its arrivals before any departure. The
     // arrivals in `sums` are then replaced by the live bytes before the stretch.
@@ -135,16 +136,33 @@ fn most_live((first, last): (Step, Step), count: u64, changes: &dyn Fn(Each<'_>)
             at = stretch(step);
             live = sums[at].0;
         }
-        live = if bytes & COMES != 0 { live + (bytes & !COMES) } else { live - bytes };
+        let change = u128::from(bytes & !COMES);
+        live = if bytes & COMES != 0 { live + change } else { live - change };
         most = most.max(live);
     }
-    most
+    u64::try_from(most).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use fastrand::Rng;
+
+    /// A large buffer that comes and goes often within a stretch.
+    #[test]
+    fn sums_of_a_stretch_may_be_more_than_any_layout() {
+        let found = most_live((0, 1000), 1, &|each| {
+            for i in 0..10 {
+                each(i * 2, true, 1 << 62);
+                each(i * 2 + 1, false, 1 << 62);
+            }
+            each(2, true, 3000);
+            each(3, false, 3000);
+            each(900, true, 1);
+            each(1000, false, 1);
+        });
+        assert_eq!(found, (1 << 62) + 3000);
+    }
 
     #[test]
     fn the_most_that_is_live_is_that_of_every_step() {

@@ -245,6 +245,29 @@ fn without_the_pool_each_device_has_its_counters_and_its_limit() {
     assert!(host.reports().is_empty());
 }
 
+/// A wait for the device also waits for another one that is owed a wait, and then what was freed
+/// is free for all.
+#[test]
+fn a_wait_for_the_device_pays_what_is_owed() {
+    let host = HostDriver::new(HostOptions { devices: 2, ..late(3, GIB) }).unwrap();
+    let pool = Pool::new(host.clone(), D, PoolOptions::default()).unwrap();
+    let [s, t] = [(); 2].map(|()| host.stream_create(D).unwrap());
+    let far = host.stream_create(D1).unwrap();
+    let malloc = |stream| pool.malloc(&AllocRequest { size: 64 * MIB, stream, ..AllocRequest::default() }).unwrap();
+    let p = malloc(s);
+    host.launch(D1, far, Kernel::write_pattern("far", p..p + 64 * MIB, 1, MIB)).unwrap();
+    pool.record_stream_on_other_device(p, D1, far).unwrap();
+    // A stream that is being captured cannot be followed.
+    host.capture_begin(D1, far, CaptureMode::Relaxed).unwrap();
+    pool.free(p, Some(s)).unwrap();
+    host.capture_end(D1, far).unwrap();
+    pool.sync_device().unwrap();
+    assert_eq!(malloc(t), p);
+    host.launch(D, t, Kernel::write_pattern("near", p..p + 64 * MIB, 2, MIB)).unwrap();
+    host.device_sync(D).unwrap();
+    assert!(host.reports().is_empty(), "{:#?}", host.reports());
+}
+
 /// What a stream of another device may still write waits for that device, also while another thread
 /// is waiting for it.
 #[test]

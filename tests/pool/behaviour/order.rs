@@ -329,30 +329,6 @@ fn a_driver_without_context_markers_waits_for_the_device_before_memory_runs_out(
     }
 }
 
-/// After a wait for the device everything freed before is free for all, whether or not the driver
-/// has markers for that.
-#[test]
-fn a_wait_for_the_device_settles_what_was_freed() {
-    for markers in [true, false] {
-        let rig = Rig::new(late(1, GIB_DEVICE), PoolOptions::default());
-        if !markers {
-            let none = FaultRule::nth_of(Call::ContextRecord, 0).with_status(Status::Unsupported).lasting();
-            rig.fault.set_rule(Some(none));
-        }
-        let (s, t) = (rig.stream(), rig.stream());
-        let (p, q) = (rig.malloc(64 * MIB, s), rig.malloc(64 * MIB, t));
-        rig.fill(s, p, 64 * MIB, 1);
-        rig.fill(t, q, 64 * MIB, 2);
-        rig.free(p, s);
-        rig.free(q, t);
-        rig.pool.sync_device().unwrap();
-        rig.pool.trim(0).unwrap();
-        assert_eq!(rig.mapped(), 0, "{markers}");
-        rig.fault.set_rule(None);
-        rig.close();
-    }
-}
-
 /// While the device works on one thing for long, streams come and go with handles of earlier ones.
 #[test]
 fn what_waits_for_the_context_takes_a_bounded_number_of_events() {

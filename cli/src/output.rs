@@ -1,0 +1,126 @@
+//! Files of results: each appears whole or not at all.
+
+use flate2::write::GzEncoder;
+use flate2::Compression;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
+
+/// Where a result goes.
+#[derive(Debug)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// A device, a pipe or anything else that is no file, written in place.
+    Stream(PathBuf),
+    /// A file, links followed: a new one is written beside it and takes its place.
+    File(PathBuf),
+}
+
+impl Target {
+    /// Checks that a target can be written, before anything is computed for it.
+    pub fn new(path: &Path) -> Result<Target, String> {
+        if path.as_os_str() == "-" {
+            return Ok(Target::Stdout);
+        }
+        let cannot = |e: io::Error| format!("{}: cannot write: {e}", path.display());
+        match fs::metadata(path) {
+            Ok(there) if there.is_dir() => Err(cannot(io::Error::from(io::ErrorKind::IsADirectory))),
+            Ok(there) if !there.is_file() => Ok(Target::Stream(path.to_path_buf())),
+            Ok(there) if there.permissions().readonly() => {
+                Err(cannot(io::Error::from(io::ErrorKind::PermissionDenied)))
+            }
+            Ok(_) => Target::file(fs::canonicalize(path).map_err(cannot)?).map_err(cannot),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let last = end_of_links(path).map_err(cannot)?;
+                let leads = if last == path { String::new() } else { format!(" leads to {}", last.display()) };
+                Target::file(last).map_err(|e| format!("{}{leads}: cannot write: {e}", path.display()))
+            }
+            Err(e) => Err(cannot(e)),
+        }
+    }
+
+    /// A file whose directory takes new files.
+    fn file(path: PathBuf) -> io::Result<Target> {
+        drop(beside(&path)?);
+        Ok(Target::File(path))
+    }
+
+    /// Whether this is standard output.
+    pub fn is_stdout(&self) -> bool {
+        matches!(self, Target::Stdout)
+    }
+
+    /// Writes everything that `write` does, or leaves a file as it was. A file named `.gz` is
+    /// compressed, as all commands expect of it.
+    pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
+        let (name, done) = match self {
+            Target::Stdout => {
+                let mut out = BufWriter::new(io::stdout().lock());
+                ("standard output".to_string(), write(&mut out).and_then(|()| out.flush()))
+            }
+            Target::Stream(path) => (path.display().to_string(), stream(path, write)),
+            Target::File(path) => (path.display().to_string(), replace(path, write)),
+        };
+        done.map_err(|e| format!("{name}: cannot write: {e}"))
+    }
+}
+
+fn stream(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(OpenOptions::new().write(true).open(path)?);
+    write(&mut out)?;
+    out.flush()
+}
+
+fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut scratch = beside(path)?;
+    if let Ok(there) = fs::metadata(path) {
+        fs::set_permissions(scratch.path(), there.permissions())?;
+    }
+    let mut out = BufWriter::new(&mut scratch);
+    match path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")) {
+        true => {
+            let mut packed = GzEncoder::new(&mut out, Compression::default());
+            write(&mut packed)?;
+            packed.finish()?;
+        }
+        false => write(&mut out)?,
+    }
+    out.flush()?;
+    drop(out);
+    // Else the name could reach the disk before the contents.
+    scratch.as_file().sync_all()?;
+    scratch.persist(path).map(drop).map_err(|e| e.error)
+}
+
+/// The end of a chain of links to a missing file: a file written there is then seen through them.
+fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+    let mut at = path.to_path_buf();
+    // The system follows 40 links, and has found that this chain ends.
+    for _ in 0..40 {
+        match fs::read_link(&at) {
+            Ok(to) => at = at.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => break,
+        }
+    }
+    Ok(at)
+}
+
+/// A new file in the directory of another, gone again unless it takes that one's place.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    if path.file_name().is_none() {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The process's umask decides who may use the file.
+    let anybody = Permissions::from_mode(0o666);
+    // A short name, as the result's own may be as long as the file system allows.
+    let made = Builder::new().prefix(".gpumem-").suffix(".tmp").permissions(anybody).tempfile_in(dir);
+    // Drops the temporary file's name, which means nothing to anybody, from the system's message.
+    made.map_err(|e| {
+        let text = e.to_string();
+        io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
+    })
+}

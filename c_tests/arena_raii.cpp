@@ -144,6 +144,76 @@ static void attachments_are_scopes() {
     nothing_left();
 }
 
+// A buffer may outlive the arena that it was filled in. What lives at its address by then stays.
+static void what_is_left_of_a_buffer_frees_nothing_of_others() {
+    constexpr std::size_t count = MIB;
+    gpumem::stream s;
+    gpumem::unique_buffer<float> assigned, swapped, adopted;
+    gpumem::async_buffer<char> grown(0, s), handed_over;
+    const std::uint64_t late = stats_now().late_frees, refused = stats_now().double_frees + stats_now().unknown_pointers;
+    {
+        gpumem::arena step("step");
+        assigned = gpumem::unique_buffer<float>(count, s);
+        gpumem::unique_buffer<float> other(count, s);
+        swapped.swap(other);
+        adopted = gpumem::unique_buffer<float>::adopt(static_cast<float *>(must_malloc_async(4 * count, s.get())), count);
+        grown.reset();
+        grown.resize(4 * count);
+        handed_over = gpumem::async_buffer<char>(4 * count);
+        handed_over.set_stream(s);
+        // Resized where there is no arena, it stays in its own.
+        gpumem::check(gpumem_arena_detach(step.get()));
+        grown.resize(5 * count);
+    }
+    nothing_left();
+    void *victims[5];
+    for (void *&v : victims) v = must_malloc_async(4 * count, s.get());
+    CHECK(throws<gpumem::error>([&] { grown.resize(8 * count); }, "went with its arena"));
+    CHECK(grown.size() == 5 * count);
+    assigned.reset();
+    gpumem::unique_buffer<float>().swap(swapped);
+    { gpumem::unique_buffer<float> moved(std::move(adopted)); }
+    grown.reset();
+    handed_over = gpumem::async_buffer<char>();
+    for (void *v : victims) CHECK(gpumem_usable_size(v) >= 4 * count);
+    CHECK(stats_now().late_frees == late + 5);
+    // A buffer that is used again is as new.
+    grown.resize(10);
+    CHECK(stats_now().allocations == 6);
+    grown.reset();
+    for (void *v : victims) gpumem_free(v);
+    CHECK(stats_now().double_frees + stats_now().unknown_pointers == refused && stats_now().late_frees == late + 5);
+    nothing_left();
+}
+
+// What the arena keeps is its buffer's as before, also when resizing has moved it.
+static void what_is_kept_of_a_buffer_is_freed_once() {
+    gpumem::async_buffer<char> kept, handed_over, released;
+    gpumem::unique_buffer<char> whole;
+    {
+        gpumem::arena step;
+        kept.resize(100);
+        released = gpumem::async_buffer<char>(100);
+        whole = gpumem::unique_buffer<char>(100);
+        handed_over = gpumem::async_buffer<char>(100);
+        step.exit({kept, handed_over, released, whole});
+    }
+    kept.resize(MIB);
+    kept.resize(10 * MIB);
+    handed_over.set_stream(nullptr);
+    CHECK(stats_now().allocations == 4);
+    const std::uint64_t late = stats_now().late_frees;
+    gpumem_free(released.release());
+    released.resize(10);
+    kept.reset();
+    handed_over.reset();
+    whole.reset();
+    CHECK(stats_now().allocations == 1);
+    released.reset();
+    CHECK(stats_now().late_frees == late);
+    nothing_left();
+}
+
 int main() {
     gpumem::check(gpumem_init(nullptr));
     RUN(exits_keep_what_they_are_told);
@@ -151,5 +221,7 @@ int main() {
     RUN(failed_exits_throw_and_leave_the_arena_open);
     RUN(moved_arenas_end_once);
     RUN(attachments_are_scopes);
+    RUN(what_is_left_of_a_buffer_frees_nothing_of_others);
+    RUN(what_is_kept_of_a_buffer_is_freed_once);
     return 0;
 }

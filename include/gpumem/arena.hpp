@@ -44,9 +44,10 @@ class kept {
 //     ...
 //     step.exit({weights, loss});
 //
-// An object that owns memory (unique_buffer and the like) and outlives the arena in which it was
-// filled would free that memory a second time: keep or escape() the memory, or release() the
-// object. Move-only.
+// A unique_buffer or async_buffer may outlive the arena in which it was filled: it then owns memory
+// that is gone, and frees nothing. To use the memory later, keep it, or take it out of all arenas:
+// gpumem_arena_escape(b.data()). What frees by address (memory_resource, allocator) must not
+// outlive the arena: it would free what lives there by then. Move-only.
 class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
   public:
     arena() { check(gpumem_arena_enter(&state_)); }

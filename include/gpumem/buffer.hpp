@@ -9,31 +9,60 @@ GPUMEM_NAMESPACE_BEGIN
 
 namespace detail {
 
+// The number of the allocation at p, for an owner that its arena may not outlive. By the time that
+// owner frees, the memory may be somebody else's, so it frees by number. 0 where there is no arena:
+// free by address then, which is quicker. is_numbered asks for the number in any case.
+inline std::uint64_t number_in_arena(const volatile void *p, bool is_numbered = false) noexcept {
+    gpumem_arena current = nullptr;
+    std::uint64_t id = 0;
+    if (!is_numbered) {
+        gpumem_arena_current_get(&current);
+    }
+    if ((is_numbered || current != nullptr) && p != nullptr) {
+        gpumem_allocation_id_get(untyped(p), &id);
+    }
+    return id;
+}
+
+// Frees in the order of the stream that the memory was allocated on. NULL does nothing.
+inline void free_numbered(void *p, std::uint64_t id) noexcept {
+    if (id == 0) {
+        gpumem_free(p);
+    } else {
+        gpumem_free_id(p, id);
+    }
+}
+
 template <class T> struct extent {
     T *data = nullptr;
     std::size_t size = 0;
+    // Of number_in_arena().
+    std::uint64_t id = 0;
 };
 struct free_in_own_order {
     template <class T> void operator()(const extent<T> &e) const noexcept {
-        gpumem_free(untyped(e.data)); // NULL does nothing
+        free_numbered(untyped(e.data), e.id);
     }
 };
 
 template <class T> struct stream_extent {
     T *data = nullptr;
     std::size_t size = 0;
+    std::uint64_t id = 0;
     stream_ref stream;
     // Another stream was set since the memory was allocated.
     bool is_handed_over = false;
 };
 struct free_in_stream_order {
     template <class T> void operator()(const stream_extent<T> &e) const noexcept {
-        if (e.is_handed_over) {
-            gpumem_free_async(untyped(e.data), e.stream.get());
-        } else {
+        if (!e.is_handed_over) {
             // By now a default stream may mean that of another device or thread. gpumem knows which
             // it was.
-            gpumem_free(untyped(e.data));
+            free_numbered(untyped(e.data), e.id);
+        } else if (e.id == 0) {
+            gpumem_free_async(untyped(e.data), e.stream.get());
+        } else {
+            gpumem_free_id_async(untyped(e.data), e.id, e.stream.get());
         }
     }
 };
@@ -68,12 +97,12 @@ template <class T> class unique_buffer
     explicit unique_buffer(std::size_t count, stream_ref s = stream_ref()) {
         void *p = nullptr;
         check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
-        this->state_ = {static_cast<T *>(p), count};
+        this->state_ = {static_cast<T *>(p), count, detail::number_in_arena(p)};
     }
     // Takes ownership of memory from gpumem that has room for count elements. It is freed in the
     // order of the stream that it was allocated on.
     static unique_buffer adopt(T *data, std::size_t count) noexcept {
-        return unique_buffer(detail::extent<T>{data, count});
+        return unique_buffer(detail::extent<T>{data, count, detail::number_in_arena(data)});
     }
 
   private:
@@ -95,7 +124,7 @@ template <class T> class async_buffer
     explicit async_buffer(std::size_t count, stream_ref s = stream_ref()) {
         void *p = nullptr;
         check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
-        this->state_ = {static_cast<T *>(p), count, s, false};
+        this->state_ = {static_cast<T *>(p), count, detail::number_in_arena(p), s, false};
     }
 
     // The stream in whose order the memory is resized and freed.
@@ -109,6 +138,7 @@ template <class T> class async_buffer
     // Gives the memory up; the caller frees it. The stream stays.
     T *release() noexcept {
         this->state_.size = 0;
+        this->state_.id = 0;
         this->state_.is_handed_over = false;
         return std::exchange(this->state_.data, nullptr);
     }
@@ -118,13 +148,21 @@ template <class T> class async_buffer
         release();
     }
     // Changes the number of elements, keeping the contents of those that stay. data() may change.
-    // If this throws, nothing has changed.
+    // If this throws, nothing has changed. It throws when the arena that the memory was in has
+    // ended.
     void resize(std::size_t count) {
+        const std::uint64_t id = this->state_.id;
+        if (id != 0 && detail::number_in_arena(this->data(), true) != id) {
+            throw error(GPUMEM_ERROR_USE_AFTER_FREE,
+                        "gpumem::async_buffer: the memory went with its arena; reset() the buffer "
+                        "before resize(), or keep the memory when the arena ends");
+        }
         void *p = nullptr;
         check(gpumem_realloc_async(detail::untyped(this->data()), detail::bytes_of<T>(count),
                                    get_stream().get(), &p));
         this->state_.data = static_cast<T *>(p);
         this->state_.size = count;
+        this->state_.id = detail::number_in_arena(p, id != 0);
     }
 };
 

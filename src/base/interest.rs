@@ -34,6 +34,7 @@ impl Interest {
     }
 
     /// Whether a thread is attached to an arena, or there is a detector.
+    #[inline]
     pub fn in_arenas(&self) -> bool {
         self.0.load(Relaxed) & !(TIERS | EVENTS) != 0
     }

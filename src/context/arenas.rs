@@ -43,8 +43,14 @@ impl Context {
     }
 
     /// The calling thread's current arena.
+    #[inline]
     pub fn arena_current(&self) -> Option<Arc<Arena>> {
-        self.arenas.current()
+        // One load where no thread is attached to any.
+        if self.interest.in_arenas() {
+            self.arenas.current()
+        } else {
+            None
+        }
     }
 
     /// The open arena that the live allocation containing `ptr` is in.

@@ -37,6 +37,36 @@ static void buffers_own_their_memory() {
     nothing_left();
 }
 
+// Also where a type asks for more than gpumem_malloc_async gives.
+static void memory_is_aligned_as_its_type_is() {
+    struct alignas(4096) wide {
+        char bytes[4096];
+    };
+    const auto is_aligned = [](const void *p) { return reinterpret_cast<std::uintptr_t>(p) % alignof(wide) == 0; };
+    {
+        gpumem::stream s;
+        gpumem::allocator<wide> allocator(s);
+        std::vector<gpumem::unique_buffer<char>> between;
+        std::vector<gpumem::unique_buffer<wide>> unique;
+        std::vector<gpumem::async_buffer<const wide>> async;
+        for (int i = 0; i < 10; i++) {
+            between.emplace_back(70000u, s);
+            unique.emplace_back(33u, s);
+            between.emplace_back(75000u, s);
+            async.emplace_back(33u, s);
+            wide *p = allocator.allocate(33);
+            CHECK(is_aligned(unique.back().data()) && is_aligned(async.back().data()) && is_aligned(p));
+            between.emplace_back(80000u, s);
+            allocator.deallocate(p, 33);
+        }
+        CHECK(is_aligned(gpumem::make_evictable<wide>(1, 0, s).data()));
+        gpumem::async_buffer<void> bytes(10, s);
+        bytes.resize(20);
+        CHECK(bytes.size_bytes() == 20);
+    }
+    nothing_left();
+}
+
 static void scoped_buffers_follow_their_stream() {
     gpumem::stream s, t;
     unsigned char out[20];
@@ -201,6 +231,7 @@ int main() {
     RUN(the_resource_of_a_device_leaves_the_current_one);
     RUN(settings_are_given_at_the_start);
     RUN(buffers_own_their_memory);
+    RUN(memory_is_aligned_as_its_type_is);
     RUN(scoped_buffers_follow_their_stream);
     RUN(failures_are_exceptions);
     RUN(the_resource_allocates);

@@ -9,6 +9,22 @@ GPUMEM_NAMESPACE_BEGIN
 
 namespace detail {
 
+// Allocates for count elements, aligned as their type asks.
+template <class T> T *allocate(std::size_t count, stream_ref s) {
+    const std::size_t bytes = bytes_of<T>(count);
+    void *p = nullptr;
+    if constexpr (alignment_of<T> <= default_alignment) {
+        check(gpumem_malloc_async(bytes, s.get(), &p));
+    } else {
+        auto options = sized<gpumem_malloc_options>();
+        options.bytes = bytes;
+        options.alignment = alignment_of<T>;
+        options.stream = s.get();
+        check(gpumem_malloc_with(&options, &p));
+    }
+    return static_cast<T *>(p);
+}
+
 // The number of the allocation at p, for an owner that its arena may not outlive. By the time that
 // owner frees, the memory may be somebody else's, so it frees by number. 0 where there is no arena:
 // free by address then, which is quicker. is_numbered asks for the number in any case.
@@ -95,9 +111,8 @@ template <class T> class unique_buffer
   public:
     unique_buffer() noexcept = default;
     explicit unique_buffer(std::size_t count, stream_ref s = stream_ref()) {
-        void *p = nullptr;
-        check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
-        this->state_ = {static_cast<T *>(p), count, detail::number_in_arena(p)};
+        T *p = detail::allocate<T>(count, s);
+        this->state_ = {p, count, detail::number_in_arena(p)};
     }
     // Takes ownership of memory from gpumem that has room for count elements. It is freed in the
     // order of the stream that it was allocated on.
@@ -122,9 +137,8 @@ template <class T> class async_buffer
     // An empty buffer on the default stream.
     async_buffer() noexcept = default;
     explicit async_buffer(std::size_t count, stream_ref s = stream_ref()) {
-        void *p = nullptr;
-        check(gpumem_malloc_async(detail::bytes_of<T>(count), s.get(), &p));
-        this->state_ = {static_cast<T *>(p), count, detail::number_in_arena(p), s, false};
+        T *p = detail::allocate<T>(count, s);
+        this->state_ = {p, count, detail::number_in_arena(p), s, false};
     }
 
     // The stream in whose order the memory is resized and freed.
@@ -151,6 +165,8 @@ template <class T> class async_buffer
     // If this throws, nothing has changed. It throws when the arena that the memory was in has
     // ended.
     void resize(std::size_t count) {
+        static_assert(detail::alignment_of<T> <= detail::default_alignment,
+                      "resize() aligns to no more than 256 bytes; make another buffer and copy");
         const std::uint64_t id = this->state_.id;
         if (id != 0 && detail::number_in_arena(this->data(), true) != id) {
             throw error(GPUMEM_ERROR_USE_AFTER_FREE,

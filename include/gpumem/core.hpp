@@ -171,6 +171,12 @@ template <class T> struct element_size : std::integral_constant<std::size_t, siz
 template <> struct element_size<void> : std::integral_constant<std::size_t, 1> {};
 template <> struct element_size<const void> : std::integral_constant<std::size_t, 1> {};
 
+// What gpumem_malloc_async promises; and what a type may ask for beyond it.
+constexpr std::size_t default_alignment = 256;
+template <class T>
+constexpr std::size_t alignment_of =
+    alignof(std::conditional_t<std::is_void<T>::value, std::byte, T>);
+
 template <class T> std::size_t bytes_of(std::size_t count) {
     constexpr std::size_t each = element_size<T>::value;
     if (count > std::numeric_limits<std::size_t>::max() / each) {

@@ -99,6 +99,7 @@ template <class T> unique_buffer<T> make_evictable(std::size_t count, std::uint6
     auto options = detail::sized<gpumem_malloc_options>();
     options.flags = GPUMEM_MALLOC_EVICTABLE;
     options.bytes = detail::bytes_of<T>(count);
+    options.alignment = detail::alignment_of<T>;
     options.tag = tag;
     options.stream = s.get();
     void *p = nullptr;

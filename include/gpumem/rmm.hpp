@@ -102,7 +102,7 @@ using out_of_memory = bad_alloc;
 // deallocated.
 class memory_resource {
   public:
-    static constexpr std::size_t default_alignment = 256;
+    static constexpr std::size_t default_alignment = detail::default_alignment;
 
     // Allocates on the stream's device; for a default stream, on the current device. Deallocate
     // memory of a default stream with the same device current.
@@ -215,11 +215,7 @@ template <class T> class allocator {
     template <class U> allocator(const allocator<U> &other) noexcept
         : stream_(other.get_stream()) {}
 
-    T *allocate(std::size_t count) {
-        void *p = nullptr;
-        check(gpumem_malloc_async(detail::bytes_of<T>(count), stream_.get(), &p));
-        return static_cast<T *>(p);
-    }
+    T *allocate(std::size_t count) { return detail::allocate<T>(count, stream_); }
     // Frees in the order of the stream that the memory was allocated on.
     void deallocate(T *p, std::size_t) noexcept { gpumem_free(p); }
     stream_ref get_stream() const noexcept { return stream_; }

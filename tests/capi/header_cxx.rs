@@ -134,6 +134,7 @@ fn what_makes_no_sense_does_not_compile_and_says_why() {
     }
     let refused = [
         ("struct s { ~s(); }; void f() { gpumem::unique_buffer<s> b(1); }", "no constructor runs there"),
+        ("struct alignas(512) w {}; void f(gpumem::async_buffer<w> &b) { b.resize(2); }", "no more than 256"),
         ("void f(gpumem::stream &s) { gpumem::stream t = s; }", "deleted"),
         ("void f(gpumem::stream_ref s) { gpumem::stream t = s.get(); }", "conversion"),
         ("struct no { int get() const; }; void f() { gpumem::async_buffer<int> b(1, no{}); }", "no matching"),

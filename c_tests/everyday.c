@@ -133,6 +133,14 @@ static void versions_agree(void) {
     CHECK(strcmp(gpumem_status_name(-7), "GPUMEM_ERROR_?") == 0);
 }
 
+static void a_structure_is_initialised_once(void) {
+    gpumem_stats all[2], *next = all;
+    memset(all, 1, sizeof all);
+    GPUMEM_INIT(next++);
+    CHECK(next == all + 1 && all[0].size == sizeof all[0] && all[0].allocations == 0);
+    CHECK(all[1].size == 0x01010101);
+}
+
 int main(void) {
     RUN(versions_agree);
     RUN(allocates_uses_and_frees);
@@ -140,6 +148,7 @@ int main(void) {
     RUN(no_bytes_are_a_pointer_too);
     RUN(null_is_freed_by_doing_nothing);
     RUN(options_arrive);
+    RUN(a_structure_is_initialised_once);
     RUN(identities_are_never_reused);
     RUN(blocking_copies_and_sets);
     return 0;

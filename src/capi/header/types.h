@@ -27,6 +27,8 @@ typedef struct gpumem_reservation_st *gpumem_reservation;
 #define GPUMEM_STREAM_DEFAULT ((gpumem_stream)0)
 #endif
 
-/* Zeroes a structure of this header and sets its size: gpumem_stats stats; GPUMEM_INIT(&stats); */
+/* Zeroes a structure of this header and sets its size: gpumem_stats stats; GPUMEM_INIT(&stats); The
+ * argument is evaluated once. The size is the first field of every structure. */
 #define GPUMEM_INIT(structure) \
-    (memset((structure), 0, sizeof *(structure)), (void)((structure)->size = (uint32_t)sizeof *(structure)))
+    ((void)(*(uint32_t *)memset((structure), 0, sizeof *(structure)) = \
+                (uint32_t)(sizeof *(structure) + 0 * sizeof (structure)->size)))

@@ -1,0 +1,2 @@
+#include <gpumem.h>
+int main(void) {return 0;}

@@ -1,0 +1,3 @@
+#include <gpumem.hpp>
+#include <gpumem.hpp>
+int main() {}

@@ -62,7 +62,8 @@ template <class T> class host_allocator {
     using value_type = T;
     using is_always_equal = std::true_type;
 
-    explicit host_allocator(std::int32_t node = GPUMEM_HOST_NEAREST) noexcept : node_(node) {}
+    host_allocator() noexcept = default;
+    explicit host_allocator(std::int32_t node) noexcept : node_(node) {}
     template <class U> host_allocator(const host_allocator<U> &other) noexcept
         : node_(other.node()) {}
 
@@ -78,7 +79,7 @@ template <class T> class host_allocator {
     std::int32_t node() const noexcept { return node_; }
 
   private:
-    std::int32_t node_;
+    std::int32_t node_ = GPUMEM_HOST_NEAREST;
 };
 
 // Any host_allocator can free what another has allocated.

@@ -117,7 +117,8 @@ class stream_pool
           gpumem_stream_pool, detail::closed_by<gpumem_stream_pool, gpumem_stream_pool_destroy>> {
   public:
     // The pool makes up to size streams on demand.
-    explicit stream_pool(std::size_t size = 16) { check(gpumem_stream_pool_create(size, &state_)); }
+    stream_pool() : stream_pool(16) {}
+    explicit stream_pool(std::size_t size) { check(gpumem_stream_pool_create(size, &state_)); }
 
     // Borrows a stream that is not lent. Waits for one up to timeout_ms milliseconds; by default
     // without limit.

@@ -116,6 +116,11 @@ void exits(gpumem::arena &a, gpumem::arena &b, gpumem::arena &c) {
     gpumem::unique_buffer<const float> g(1);
     c.exit({g.data(), f});
 }
+struct has_defaults {
+    gpumem::stream_pool pool = {};
+    gpumem::host_allocator<float> allocator = {};
+};
+has_defaults defaults() { return {}; }
 int main() {}
 "#;
 

@@ -56,8 +56,6 @@ template <class T> class host_buffer
 // gpumem::host_allocator<float>>. Copies to and from the elements must be complete before the
 // container frees them, which it also does when it grows.
 template <class T> class host_allocator {
-    static_assert(alignof(T) <= 4096, "pinned memory is aligned to no more than 4096 bytes");
-
   public:
     using value_type = T;
     using is_always_equal = std::true_type;
@@ -68,6 +66,7 @@ template <class T> class host_allocator {
         : node_(other.node()) {}
 
     T *allocate(std::size_t count) {
+        static_assert(alignof(T) <= 4096, "pinned memory is aligned to no more than 4096 bytes");
         if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
             throw std::bad_array_new_length();
         }

@@ -121,6 +121,9 @@ struct has_defaults {
     gpumem::host_allocator<float> allocator = {};
 };
 has_defaults defaults() { return {}; }
+// An allocator of no type, to be bound to one.
+using of_void = gpumem::host_allocator<void>;
+std::vector<int, std::allocator_traits<of_void>::rebind_alloc<int>> bound(of_void(1));
 int main() {}
 "#;
 
@@ -139,6 +142,7 @@ fn what_makes_no_sense_does_not_compile_and_says_why() {
     }
     let refused = [
         ("struct s { ~s(); }; void f() { gpumem::unique_buffer<s> b(1); }", "no constructor runs there"),
+        ("struct alignas(8192) w {}; void f(gpumem::host_allocator<w> &a) { a.allocate(2); }", "no more than 4096"),
         ("struct alignas(512) w {}; void f(gpumem::async_buffer<w> &b) { b.resize(2); }", "no more than 256"),
         ("void f(gpumem::stream &s) { gpumem::stream t = s; }", "deleted"),
         ("void f(gpumem::stream_ref s) { gpumem::stream t = s.get(); }", "conversion"),

@@ -46,6 +46,19 @@ static void exits_keep_what_they_are_told() {
     gpumem_free(a);
     gpumem::arena nothing;
     CHECK(nothing.exit().freed == 0);
+    // One alone, and an array, which is no pointer.
+    gpumem::arena one;
+    gpumem::unique_buffer<float> buffer(10, s);
+    gpumem_malloc(10);
+    CHECK(one.exit(buffer).freed == 1);
+    gpumem::arena another;
+    void *all[] = {gpumem_malloc(10), gpumem_malloc(20)};
+    CHECK(another.exit(all).kept == 2);
+    gpumem::arena third;
+    void *last = gpumem_malloc(30);
+    CHECK(third.exit(last).kept == 1);
+    buffer.reset();
+    for (void *p : {all[0], all[1], last}) gpumem_free(p);
     nothing_left();
 }
 

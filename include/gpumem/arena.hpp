@@ -66,9 +66,14 @@ class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
         return report;
     }
     gpumem_arena_report exit(std::initializer_list<kept> keep = {}) { return exit_all(keep); }
-    // The same, keeping what a container of pointers or buffers names.
-    template <class Container> gpumem_arena_report exit(const Container &keep) {
-        return exit_all(keep);
+    // The same, keeping one pointer or buffer, or what a container or array of them names.
+    template <class Keep> gpumem_arena_report exit(const Keep &keep) {
+        if constexpr (std::is_convertible<const Keep &, kept>::value &&
+                      !std::is_array<Keep>::value) {
+            return exit({kept(keep)});
+        } else {
+            return exit_all(keep);
+        }
     }
     // Ends the arena and those inside it, keeping nothing, as gpumem_arena_abort does. If this
     // throws, nothing has changed.

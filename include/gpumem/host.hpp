@@ -119,7 +119,8 @@ class host_blocks
         : host_blocks(bytes, detail::given(from, "reservation"), GPUMEM_HOST_NEAREST) {}
     host_blocks(host_blocks &&other) noexcept { swap(other); }
     host_blocks &operator=(host_blocks &&other) noexcept {
-        host_blocks(std::move(other)).swap(*this);
+        host_blocks moved(std::move(other));
+        swap(moved);
         return *this;
     }
 

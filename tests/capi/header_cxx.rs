@@ -135,6 +135,23 @@ fn who_has_a_stream_needs_no_other() {
     }
 }
 
+/// What the headers' macros and templates expand to has no casts that strict programs refuse.
+#[test]
+fn casts_raise_no_warning() {
+    if !have_cxx() {
+        return;
+    }
+    let more = "gpumem_stats first() { gpumem_stats s; GPUMEM_INIT(&s); return s; }\n\
+        gpumem_stream streams[] = {GPUMEM_STREAM_LEGACY, GPUMEM_STREAM_PER_THREAD, GPUMEM_STREAM_DEFAULT};\n\
+        void assign(gpumem::host_blocks &b) { b = gpumem::host_blocks(1); }\n";
+    let source = WITH_A_STREAM_OF_MINE.replace("int main", &format!("{more}int main"));
+    // Not every compiler has each of them.
+    let all = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant", "-Wuseless-cast", "-Wno-unknown-warning-option"];
+    for stream in ["-DGPUMEM_TEST", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"] {
+        must_compile("strict", &source, &[&all[..], &["-DGPUMEM_NO_CCCL", stream]].concat());
+    }
+}
+
 #[test]
 fn what_makes_no_sense_does_not_compile_and_says_why() {
     if !have_cxx() {

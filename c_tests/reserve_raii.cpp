@@ -83,6 +83,22 @@ static void threads_and_streams_draw_from_what_is_attached() {
         gpumem::reservation_attachment here(b);
         b.release(); // before its attachment ends
     }
+    // That is no failure, which a thread without one before shows.
+    std::thread([] {
+        {
+            gpumem::reservation own = gpumem::reserve(MIB);
+            gpumem::reservation_attachment here(own);
+            own.release();
+        }
+        OK(gpumem_last_status());
+    }).join();
+    {
+        // The default stream has one too, which comes before the thread's.
+        gpumem::reservation of_stream = gpumem::reserve(MIB), of_thread = gpumem::reserve(MIB);
+        of_stream.attach(nullptr);
+        { gpumem::reservation_attachment here(of_thread); }
+        CHECK(gpu.current(t) == 0 && gpu.current(nullptr) == of_stream.info().number);
+    }
     // The end of an attachment whose reservation is released is none of another's.
     gpumem::reservation c = gpumem::reserve(MIB), d = gpumem::reserve(MIB);
     gpumem::reservation_attachment here(c);

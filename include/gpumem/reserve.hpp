@@ -140,14 +140,20 @@ struct release_reservation {
 struct attached {
     gpumem_reservation reservation = nullptr;
     gpumem_space space{};
+    std::uint64_t number = 0;
 };
 struct detach_thread {
     void operator()(const attached &a) const noexcept {
+        std::uint64_t now = 0;
+        if (a.reservation != nullptr) {
+            gpumem_space_current_get(a.space, nullptr, &now);
+        }
         gpumem_reservation_info info;
         GPUMEM_INIT(&info);
-        // One that was released meanwhile is detached already, and another may be attached.
-        if (a.reservation != nullptr &&
-            gpumem_reservation_info_get(a.reservation, &info) == GPUMEM_OK) {
+        // One that was released meanwhile is detached already, and another may be attached. Where
+        // there is another, it may also be the default stream's, which hides the thread's.
+        if (now != 0 && (now == a.number ||
+                         gpumem_reservation_info_get(a.reservation, &info) == GPUMEM_OK)) {
             gpumem_space_detach_thread(a.space);
         }
     }
@@ -254,6 +260,7 @@ class reservation_attachment : public detail::owner<detail::attached, detail::de
         check(gpumem_reservation_attach_thread(r));
         state_.reservation = r;
         state_.space = info.space;
+        state_.number = info.number;
     }
 };
 

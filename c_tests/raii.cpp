@@ -199,7 +199,13 @@ static void the_resource_allocates() {
     CHECK(throws<gpumem::out_of_memory>([&] { (void)mr.allocate(ref, std::size_t(1) << 62); }));
     CHECK(throws<gpumem::out_of_memory>([&] { (void)mr.allocate_sync(std::size_t(1) << 62); }));
     CHECK(throws<gpumem::error>([&] { (void)mr.allocate(ref, 1, 3); }));
-    CHECK(throws<gpumem::error>([&] { (void)gpumem::memory_resource(999).allocate_sync(1); }));
+    for (int none : {-1, 999}) {
+        CHECK(gpumem::memory_resource(none) != mr);
+        CHECK(throws<gpumem::error>([&] { (void)gpumem::memory_resource(none).allocate(s, 1); }));
+        CHECK(error_says(("device " + std::to_string(none)).c_str()));
+        CHECK(throws<gpumem::error>([&] { (void)gpumem::memory_resource(none).allocate_sync(1); }));
+        CHECK(error_says(("device " + std::to_string(none)).c_str()));
+    }
     gpumem::allocator<int> a(s.get());
     gpumem::allocator<char> b(a);
     CHECK(a == gpumem::allocator<int>(b));

@@ -50,12 +50,14 @@ GPUMEM_NAMESPACE_BEGIN
 
 namespace detail {
 
-// Makes a device current for the length of a scope. A device below 0 leaves the current one as it
-// is.
+// No device's number, also not that of one which does not exist, such as -1.
+constexpr int any_device = std::numeric_limits<int>::min();
+
+// Makes a device current for the length of a scope; any_device leaves the current one as it is.
 class current_device {
   public:
     explicit current_device(int device) {
-        if (device >= 0) {
+        if (device != any_device) {
             check(gpumem_device_get(&before_));
             check(gpumem_device_set(device));
         }
@@ -117,7 +119,7 @@ class memory_resource {
         options.bytes = bytes;
         options.alignment = alignment;
         options.stream = s.get();
-        if (device_ != any_device) {
+        if (device_ != detail::any_device) {
             options.flags = GPUMEM_MALLOC_ON_DEVICE;
             options.device = device_;
         }
@@ -142,15 +144,16 @@ class memory_resource {
         if (p == nullptr) {
             return;
         }
-        int before = any_device;
+        int before = detail::any_device;
         // A default stream is the current device's; the one meant is that of allocate().
         const bool is_default = s.get() == nullptr || s.get() == GPUMEM_STREAM_LEGACY ||
                                 s.get() == GPUMEM_STREAM_PER_THREAD;
-        if (device_ != any_device && is_default && gpumem_device_get(&before) == GPUMEM_OK) {
+        if (device_ != detail::any_device && is_default &&
+            gpumem_device_get(&before) == GPUMEM_OK) {
             gpumem_device_set(device_);
         }
         gpumem_free_async(p, s.get());
-        if (before != any_device) {
+        if (before != detail::any_device) {
             gpumem_device_set(before);
         }
     }
@@ -192,8 +195,7 @@ class memory_resource {
 #endif
 
   private:
-    static constexpr int any_device = -1;
-    int device_ = any_device;
+    int device_ = detail::any_device;
 };
 
 #if GPUMEM_HAS_CCCL

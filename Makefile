@@ -1,5 +1,6 @@
 # Everything this repository does starts here; `make` alone lists it.
-# CARGO, CC, CXX, PREFIX and CARGO_TARGET_DIR can be set on the command line or in the environment.
+# CARGO, CC, CXX, PREFIX and CARGO_TARGET_DIR can be set on the command line or in the environment. The first three may
+# have flags: CC='ccache gcc', CARGO='cargo +stable'.
 
 CARGO ?= $(or $(shell command -v cargo 2>/dev/null),$(wildcard $(HOME)/.cargo/bin/cargo),cargo)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -32,13 +33,13 @@ help:
 	@echo 'make doc        the documentation of the Rust sources, into $(TARGET)/doc/'
 
 need-cargo:
-	@command -v '$(CARGO)' >/dev/null 2>&1 || { \
+	@command -v '$(firstword $(CARGO))' >/dev/null 2>&1 || { \
 	  echo 'cargo is missing; install Rust 1.88 or newer from https://rustup.rs and open a new shell' >&2; \
 	  exit 1; }
 
 # Rust links with the C compiler too.
 need-cc:
-	@command -v '$(CC)' >/dev/null 2>&1 || { \
+	@command -v '$(firstword $(CC))' >/dev/null 2>&1 || { \
 	  echo 'a C compiler ($(CC)) is missing; install one: apt install gcc libc6-dev, or set CC' >&2; exit 1; }
 
 build: need-cargo need-cc

@@ -10,7 +10,9 @@ case ${1:-} in
     *) echo "usage: gpu.sh test|bench" >&2; exit 2 ;;
 esac
 
-if command -v "${CARGO:-cargo}" >/dev/null 2>&1; then
+cargo=${CARGO:-cargo}
+# It may have flags, such as +stable.
+if command -v "${cargo%% *}" >/dev/null 2>&1; then
     # shellcheck disable=SC2086
     bash gpu/stage.sh $stage || exit 1
 elif [ -x .gpu/bin/gpumem ]; then

@@ -157,8 +157,12 @@ fn tried(file: &Path, include: &Path, library: &Path) -> String {
         let _ = std::fs::create_dir_all(&names);
         let _ = std::os::unix::fs::symlink(library, names.join("libgpumem.so.0"));
     }
-    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    cc.args(["-std=gnu11", "-g", "-w", "-I"])
+    // CC may have flags.
+    let words = std::env::var("CC").unwrap_or_default();
+    let mut words = words.split_whitespace();
+    let mut cc = Command::new(words.next().unwrap_or("cc"));
+    cc.args(words)
+        .args(["-std=gnu11", "-g", "-w", "-I"])
         .arg(include)
         .arg(file)
         .arg("-o")

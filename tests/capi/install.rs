@@ -288,6 +288,26 @@ fn installed_symbols_are_versioned() {
     assert_eq!(exported, golden.lines().map(str::to_owned).collect());
 }
 
+/// The compiler and cargo may be a program with flags, and are looked for by the program's name.
+#[test]
+fn tools_with_flags_are_found() {
+    if !cc::have("make") || !cc::root().join("Makefile").exists() {
+        println!("skipped: there is no make, or no Makefile");
+        return;
+    }
+    let need = |tool: &str, name: &str, words: &str| {
+        let mut make = Command::new("make");
+        make.args([format!("need-{tool}"), format!("{name}={words}")]).current_dir(cc::root()).env_remove("MAKEFLAGS");
+        cc::run(&mut make, LIMIT)
+    };
+    for (tool, name, words) in [("cc", "CC", "sh -c"), ("cargo", "CARGO", "sh +stable")] {
+        cc::must_succeed(words, &need(tool, name, words));
+        let out = need(tool, name, "no-such-program -flag");
+        assert!(!out.status.success(), "{name}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains("missing; install"), "{name}");
+    }
+}
+
 /// Packagers install to a staging folder and to other library folders.
 #[test]
 fn destdir_and_libdir_are_honoured() {

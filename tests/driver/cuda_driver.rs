@@ -9,9 +9,8 @@ use gpumem::driver::{Driver, EventHandle, PhysFlags, PhysHandle};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
-use test_support::alone;
+use test_support::{alone, c_compiler};
 
 const D0: DeviceId = DeviceId(0);
 const D1: DeviceId = DeviceId(1);
@@ -22,10 +21,10 @@ const EVENT: EventHandle = EventHandle(0x99);
 fn build(name: &str, defines: &[&str]) -> Option<PathBuf> {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/driver/fake_cuda/libcuda.c");
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda_{name}.so"));
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    match Command::new(&compiler).args(["-shared", "-fPIC", "-w", "-o"]).arg(&out).arg(source).args(defines).status() {
+    let mut cc = c_compiler();
+    match cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&out).arg(source).args(defines).status() {
         Err(e) => {
-            println!("skipped: no C compiler ({compiler}: {e})");
+            println!("skipped: no C compiler ({cc:?}: {e})");
             None
         }
         Ok(status) => {

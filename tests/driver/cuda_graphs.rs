@@ -8,7 +8,6 @@ use gpumem::driver::cuda::CudaDriver;
 use gpumem::driver::{CaptureMode, Driver, GraphHandle, GraphNodes};
 use std::ffi::{c_char, c_int, c_uint, c_void, CString};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 const D0: DeviceId = DeviceId(0);
@@ -25,12 +24,11 @@ impl Fake {
     fn new(name: &str, defines: &str) -> Option<Fake> {
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/driver/fake_cuda/libcuda.c");
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda_graphs_{name}.so"));
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-        let mut cc = Command::new(&compiler);
+        let mut cc = test_support::c_compiler();
         cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&out).arg(source).arg("-DSTREAMS");
         match cc.args(defines.split_whitespace()).status() {
             Err(e) => {
-                println!("skipped: no C compiler ({compiler}: {e})");
+                println!("skipped: no C compiler ({cc:?}: {e})");
                 return None;
             }
             Ok(status) => assert!(status.success(), "the stand-in does not compile"),

@@ -10,7 +10,6 @@ use gpumem::driver::{Driver, Watch};
 use gpumem::pool::{AllocRequest, Pool, PoolOptions};
 use std::ffi::{c_char, c_int, c_void, CString};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 const D0: DeviceId = DeviceId(0);
@@ -27,12 +26,11 @@ impl Fake {
     fn new(name: &str, defines: &str) -> Option<Fake> {
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/driver/fake_cuda/libcuda.c");
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda_watch_{name}.so"));
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-        let mut cc = Command::new(&compiler);
+        let mut cc = test_support::c_compiler();
         cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&out).arg(source).args(defines.split_whitespace());
         match cc.status() {
             Err(e) => {
-                println!("skipped: no C compiler ({compiler}: {e})");
+                println!("skipped: no C compiler ({cc:?}: {e})");
                 return None;
             }
             Ok(status) => assert!(status.success(), "the stand-in does not compile"),

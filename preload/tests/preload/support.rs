@@ -37,15 +37,14 @@ pub fn scratch() -> &'static Path {
 /// A program of `tests/programs`, or a shared library of it; `None`, and why on stdout, without a
 /// compiler.
 pub fn program(source: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
-    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let out = scratch().join(name);
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
-    let mut build = Command::new(&cc);
+    let mut build = test_support::c_compiler();
     build.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&out).arg(from).args(flags).arg("-L").arg(scratch());
     match build.args(["-l:libcuda.so.1", "-ldl", "-lpthread"]).status() {
         Ok(status) => assert!(status.success(), "{build:?}"),
         Err(e) => {
-            println!("skipped: no C compiler ({cc}): {e}");
+            println!("skipped: no C compiler {build:?}: {e}");
             return None;
         }
     }

@@ -8,7 +8,7 @@ mod rng;
 
 pub use alone::{child, role, runs_elsewhere};
 pub use effort::{rounds, stride};
-pub use program::{forget_settings, have, must_succeed, run};
+pub use program::{c_compiler, forget_settings, have, must_succeed, run};
 pub use rng::Rng;
 
 /// Runs the rest of the test that is named in a process of its own, because it counts or changes

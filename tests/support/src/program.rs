@@ -11,6 +11,19 @@ pub fn have(program: &str) -> bool {
     version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
+/// The C compiler that CC names, with the flags that it names: `ccache gcc`.
+pub fn c_compiler() -> Command {
+    command_of(&std::env::var("CC").unwrap_or_default(), "cc")
+}
+
+/// A command of a program and its first arguments, or of `otherwise` where there are no words.
+fn command_of(words: &str, otherwise: &str) -> Command {
+    let mut words = words.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or(otherwise));
+    command.args(words);
+    command
+}
+
 /// Takes what this process's user set for gpumem out of the environment of `command`.
 pub fn forget_settings(command: &mut Command) -> &mut Command {
     let ours = |name: &str| ["GPUMEM_", "VPMM_", "SIM_"].iter().any(|prefix| name.starts_with(prefix));
@@ -56,4 +69,18 @@ pub fn must_succeed(what: &str, out: &Output) {
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     println!("-- {what}\n{stdout}");
     assert!(out.status.success(), "{what}: {}\n{stdout}\n{stderr}", out.status);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command_of;
+
+    #[test]
+    fn a_compiler_may_have_flags() {
+        for (words, program, flags) in [("", "cc", ""), ("gcc", "gcc", ""), (" ccache  gcc -g", "ccache", "gcc -g")] {
+            let command = command_of(words, "cc");
+            assert_eq!(command.get_program(), program);
+            assert!(command.get_args().eq(flags.split_whitespace()), "{command:?}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 # make install PREFIX=/usr/local [DESTDIR=/staging] [LIBDIR=...] [INCLUDEDIR=...] [BINDIR=...] [DATADIR=...]: the library,
 # the one that gpumem run puts in front of programs, headers, the command with its manual, a pkg-config file, a CMake
 # package, the documents and examples, licences, and suppressions for valgrind and ThreadSanitizer. make uninstall takes the same variables.
+# gpumem run finds its library in lib, lib64 and lib/x86_64-linux-gnu (or aarch64-) beside BINDIR; for another LIBDIR it needs --library.
 #
 # The installed library is linked here, from a static one: its symbols carry the version GPUMEM_0, and rustc's own link
 # of a shared library cannot be given one (it passes a version script that no second one can be combined with).

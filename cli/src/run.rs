@@ -40,8 +40,8 @@ pub struct Args {
     /// (backend:cudaMallocAsync).
     #[arg(long)]
     torch: bool,
-    /// The path of libgpumem_preload.so, if it is neither beside this command nor in the lib folder
-    /// beside this command's folder.
+    /// The path of libgpumem_preload.so, if it is neither beside this command nor in a lib folder
+    /// beside this command's folder: lib, lib64, or that of the processor in lib.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// The program and its arguments.
@@ -161,7 +161,11 @@ fn library(named: Option<&Path>) -> Result<PathBuf, RunError> {
     let beside = exe.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
     let places = match named {
         Some(path) => vec![path.to_path_buf()],
-        None => vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY), beside.join("../lib64").join(LIBRARY)],
+        None => {
+            // The last one is Debian's name, which says the processor as Rust does.
+            let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+            ["", "../lib", "../lib64", multiarch.as_str()].map(|folder| beside.join(folder).join(LIBRARY)).to_vec()
+        }
     };
     let found = places.iter().find_map(|p| fs::canonicalize(p).ok());
     let found = found.ok_or_else(|| {

@@ -325,6 +325,11 @@ fn destdir_and_libdir_are_honoured() {
     assert_eq!(std::fs::read_link(lib.join("libgpumem.so")).unwrap(), Path::new("libgpumem.so.0"));
     assert!(lib.join("libgpumem.so").exists(), "a broken link");
     assert!(stage.join("usr/include/gpumem.h").exists());
+    // The command finds what it puts in front of programs there.
+    if cfg!(target_arch = "x86_64") {
+        let out = cc::run(Command::new(stage.join("usr/bin/gpumem")).args(["run", "--", "/bin/true"]), LIMIT);
+        cc::must_succeed("gpumem run", &out);
+    }
     let pc = std::fs::read_to_string(lib.join("pkgconfig/gpumem.pc")).unwrap();
     assert!(!pc.contains("/usr") && !pc.contains("stage") && !pc.contains('@'), "it names a fixed place: {pc}");
     assert!(pc.contains("includedir=${libdir}/../../include\n"), "{pc}");

@@ -64,8 +64,8 @@ define fill
 	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
 		-e 's|@VERSION@|$(GPUMEM_VERSION)|g' -e 's|@SOVERSION@|$(GPUMEM_SOVERSION)|g' \
 		-e "s|@INCLUDEDIR_FROM_LIBDIR@|$$(realpath -m --relative-to='$(LIBDIR)' '$(INCLUDEDIR)')|g" \
-		$(1) > $(PACKAGE_DIR)/$(notdir $(2))
-	$(INSTALL) -m 644 $(PACKAGE_DIR)/$(notdir $(2)) '$(DESTDIR)$(2)'
+		$(1) > $(PACKAGE_DIR)/$(notdir $(1:.in=))
+	$(INSTALL) -m 644 $(PACKAGE_DIR)/$(notdir $(1:.in=)) '$(DESTDIR)$(2)'
 endef
 
 install: package

@@ -335,4 +335,12 @@ fn destdir_and_libdir_are_honoured() {
     assert!(pc.contains("includedir=${libdir}/../../include\n"), "{pc}");
     let config = std::fs::read_to_string(lib.join("cmake/gpumem/gpumem-config.cmake")).unwrap();
     assert!(config.contains("${_gpumem_libdir}/../../include\""), "{config}");
+
+    // Names may have spaces.
+    let spaced = cc::scratch("install").join("with a space");
+    let _ = std::fs::remove_dir_all(&spaced);
+    make_install(&[("PREFIX", &spaced)]);
+    for file in ["pkgconfig/gpumem.pc", "cmake/gpumem/gpumem-config.cmake"] {
+        assert!(spaced.join("lib").join(file).exists(), "{file}");
+    }
 }

@@ -15,7 +15,7 @@ EXAMPLES_LINK := -L$(EXAMPLES_DIR) -lgpumem -Wl,-rpath,'$$ORIGIN'
 
 examples: $(EXAMPLES_C) $(EXAMPLES_CPP)
 
-examples-library:
+examples-library: need-cargo need-cc
 	$(CARGO) build $(PACKAGES) --profile $(CARGO_PROFILE)
 	mkdir -p $(EXAMPLES_DIR)
 	ln -sf '$(EXAMPLES_LIB)' $(EXAMPLES_DIR)/libgpumem.so.0

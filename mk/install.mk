@@ -48,7 +48,10 @@ ONLY_IN_SOURCES := CONTRIBUTING\.md|bindings/[^)]*|bench/[^)]*|src/[^)]*
 
 .PHONY: package install uninstall
 
-package:
+# The Makefile has that, install.mk alone has not.
+NEED_CC := $(if $(filter Makefile,$(MAKEFILE_LIST)),need-cc)
+ifneq ($(shell command -v '$(firstword $(CARGO))' 2>/dev/null),)
+package: $(NEED_CC)
 	$(CARGO) build -p gpumem-static -p gpumem-cli -p gpumem-preload --profile $(CARGO_PROFILE)
 	mkdir -p $(PACKAGE_DIR)
 	$(CC) $(RUST_LLD) -shared -o $(PACKAGE_LIB) -Wl,-soname,libgpumem.so.$(GPUMEM_SOVERSION) \
@@ -58,6 +61,14 @@ package:
 		-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
 	rm -rf $(PACKAGE_DIR)/man && mkdir -p $(PACKAGE_DIR)/man
 	$(PACKAGE_COMMAND) man $(PACKAGE_DIR)/man
+else
+# As under sudo, where another user has Rust: what that user has packaged is installed.
+PACKAGE_MADE := $(PACKAGE_LIB) $(PACKAGE_PRELOAD) $(PACKAGE_COMMAND) $(PACKAGE_DIR)/man/gpumem.1
+package:
+	@for f in $(PACKAGE_MADE); do test -e $$f || { \
+	  echo "cargo is missing, and so is $$f; run make package as a user who has Rust, then this again" >&2; exit 1; }; done
+	@echo 'cargo is missing; using what make package has made'
+endif
 
 # A file with @NAMES@ filled in: $(call fill,template,to)
 define fill

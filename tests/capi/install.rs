@@ -53,6 +53,10 @@ target_link_libraries(in_cxx PRIVATE gpumem::gpumem)
 "#;
 
 fn make_install(variables: &[(&str, &Path)]) {
+    cc::must_succeed("make install", &cc::run(&mut install(variables), Duration::from_secs(900)));
+}
+
+fn install(variables: &[(&str, &Path)]) -> Command {
     let mut make = Command::new("make");
     if !cc::root().join("Makefile").exists() {
         make.args(["-f", "mk/install.mk"]);
@@ -66,7 +70,7 @@ fn make_install(variables: &[(&str, &Path)]) {
     for (name, value) in variables {
         make.arg(format!("{name}={}", value.display()));
     }
-    cc::must_succeed("make install", &cc::run(&mut make, Duration::from_secs(900)));
+    make
 }
 
 /// An installation to a fresh prefix, made once; `None` when this machine has not what it takes.
@@ -343,4 +347,17 @@ fn destdir_and_libdir_are_honoured() {
     for file in ["pkgconfig/gpumem.pc", "cmake/gpumem/gpumem-config.cmake"] {
         assert!(spaced.join("lib").join(file).exists(), "{file}");
     }
+
+    // Where root has no cargo, what somebody else has packaged is installed.
+    let by_root = cc::scratch("install").join("by-root");
+    let _ = std::fs::remove_dir_all(&by_root);
+    make_install(&[("PREFIX", &by_root), ("CARGO", Path::new("no-such-cargo"))]);
+    assert!(by_root.join("lib/libgpumem.so").exists(), "a broken link");
+    let nothing = cc::scratch("install").join("nothing-packaged");
+    let variables =
+        [("PREFIX", by_root.as_path()), ("CARGO", Path::new("no-such-cargo")), ("TARGET", nothing.as_path())];
+    let out = cc::run(&mut install(&variables), LIMIT);
+    assert!(!out.status.success(), "there is nothing to install");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("run make package as a user who has Rust"), "{said}");
 }

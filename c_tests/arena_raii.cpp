@@ -163,7 +163,8 @@ static void what_is_left_of_a_buffer_frees_nothing_of_others() {
     gpumem::stream s;
     gpumem::unique_buffer<float> assigned, swapped, adopted;
     gpumem::async_buffer<char> grown(0, s), handed_over;
-    const std::uint64_t late = stats_now().late_frees, refused = stats_now().double_frees + stats_now().unknown_pointers;
+    const std::uint64_t late = stats_now().late_frees;
+    const std::uint64_t refused = stats_now().double_frees + stats_now().unknown_pointers;
     {
         gpumem::arena step("step");
         assigned = gpumem::unique_buffer<float>(count, s);

@@ -13,7 +13,8 @@ done
 
 [ $# -gt 0 ] || set -- --workspace --exclude gpumem-bench
 {
-    # Plain text, whatever the terminal is, because the summary is read from it. CARGO may have flags.
+    # Plain text, whatever the terminal is, because the summary is read from it. CARGO may have
+    # flags.
     # shellcheck disable=SC2086
     CARGO_TERM_COLOR=never ${CARGO:-cargo} test --no-fail-fast "$@" -- --show-output --color never </dev/null 2>&1
     echo "cargo exit status: $?"

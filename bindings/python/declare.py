@@ -62,7 +62,7 @@ def constants(texts):
             value = value.replace("UINT64_MAX", "0xffff_ffff_ffff_ffff")
             if re.fullmatch(r"-?(0x)?[0-9a-f_]+", value):
                 found[name.removeprefix("GPUMEM_")] = value
-            elif m := re.fullmatch(r"\(\(gpumem_stream\)(\d)\)", value):
+            elif m := re.fullmatch(r"GPUMEM_STREAM_NUMBER\((\d)\)", value):
                 found[name.removeprefix("GPUMEM_")] = m[1]
     del found["STREAM_DEFAULT"]
     return found

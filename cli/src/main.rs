@@ -49,8 +49,8 @@ enum Command {
     ///
     /// The log is CSV with the header Thread,Time,Action,Pointer,Size,Stream, plain or gzip. It is
     /// read whole before the replay starts. Operations run on one thread in the order of the log,
-    /// whatever its Thread column says. Every distinct stream gets a stream of its own. Memory that a
-    /// recording has on several devices is replayed on one.
+    /// whatever its Thread column says. Every distinct stream gets a stream of its own. Memory that
+    /// a recording has on several devices is replayed on one.
     ///
     /// Exit code: 0 every operation succeeded; 1 some failed; 2 bad usage, bad input or no such
     /// device.

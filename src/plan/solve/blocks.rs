@@ -61,6 +61,11 @@ impl Blocks {
         blocks
     }
 
+    /// How many there are, of all sections.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()

@@ -151,6 +151,8 @@ pub(super) struct FirstFit<'a> {
     /// The offset of each placed shape.
     at: Vec<u64>,
     placed: usize,
+    /// How many of them are obstacles.
+    obstacles: u64,
 }
 
 /// Up to [`BLOCK`] placed shapes, by offset and then shape.
@@ -237,7 +239,7 @@ impl<'a> FirstFit<'a> {
         let width = sections.div_ceil(strips).max(1);
         let count = if strips == 1 { 0 } else { sections.div_ceil(width) + 1 };
         let lists = vec![Vec::new(); 1 + count as usize];
-        FirstFit { shapes, lists, width, at: vec![0; shapes.shapes.len()], placed: 0 }
+        FirstFit { shapes, lists, width, at: vec![0; shapes.shapes.len()], placed: 0, obstacles: 0 }
     }
 
     /// The shortest list that has every placed shape that can meet `shape`.
@@ -265,7 +267,7 @@ impl<'a> FirstFit<'a> {
     /// Starts again with these obstacles: (shape, offset).
     pub(super) fn restart(&mut self, obstacles: &[(u32, u64)]) {
         self.lists.iter_mut().for_each(Vec::clear);
-        self.placed = 0;
+        (self.placed, self.obstacles) = (0, obstacles.len() as u64);
         for &(i, at) in obstacles {
             self.put(i, at);
         }
@@ -367,9 +369,10 @@ impl<'a> FirstFit<'a> {
         for i in order {
             let offset = self.offset_for(i, fit);
             let end = offset + self.shapes.shapes[i as usize].size;
-            // A step of the budget is about a microsecond: one or two thousand comparisons.
+            // A step of the budget is about a microsecond: one or two thousand comparisons, or a
+            // hundred obstacles, many of which are low and meet the shape.
             let looked_at = self.list_for(&self.shapes.shapes[i as usize]).len() * BLOCK;
-            if end > limit || !budget.take(1 + looked_at as u64 / 3072) {
+            if end > limit || !budget.take(1 + looked_at as u64 / 3072 + self.obstacles / 96) {
                 return None;
             }
             offsets[i as usize] = offset;

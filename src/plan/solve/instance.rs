@@ -121,6 +121,11 @@ impl Instance {
         self.items.iter().map(|i| u64::from(i.to - i.from)).sum()
     }
 
+    /// The sum, over obstacles, of the number of sections covered.
+    pub(super) fn blocked(&self) -> u64 {
+        self.obstacles.iter().map(|o| u64::from(o.to - o.from)).sum()
+    }
+
     /// Per item, the largest total of the sections it covers.
     pub(super) fn pressure(&self) -> Vec<u64> {
         self.pressure_in_time(&mut || false).unwrap_or_default()

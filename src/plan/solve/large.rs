@@ -138,7 +138,7 @@ fn lay_out(instance: &Instance, some: &[u32], threads: u32, budget: &mut Budget<
     } else {
         instance.above(some, |_| None)
     };
-    if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS || alone.covered() > MOST_COVERED {
+    if some.len().saturating_mul(alone.totals.len()) > MOST_CELLS || alone.covered() + alone.blocked() > MOST_COVERED {
         return None;
     }
     let mut offsets = vec![0; some.len()];

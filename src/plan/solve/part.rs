@@ -16,6 +16,8 @@ use super::{large, repair};
 const FIRST_FIT_ITEMS: usize = 4_000;
 /// Most items for the exact search, whose sets of items are a word for every 64.
 const SEARCH_ITEMS: usize = 4_096;
+/// Most sections covered, summed over the obstacles, for the exact search: 16 bytes each.
+const SEARCH_BLOCKED: u64 = 1 << 22;
 /// Number of orders that [`Effort::Fast`] tries, and fewer with more than `MANY` items: on large
 /// sets, the third order was never the best.
 const FAST_ORDERS: usize = 3;
@@ -146,7 +148,7 @@ pub(super) fn improve(instance: &Instance, goal: u64, best: &mut Best, threads: 
     if best.size <= goal || budget.spent() {
         return;
     }
-    if instance.items.len() <= SEARCH_ITEMS {
+    if instance.items.len() <= SEARCH_ITEMS && instance.blocked() <= SEARCH_BLOCKED {
         descend(instance, goal, best, threads, budget);
     } else {
         // With very many items each k takes long, so half the budget is left for repair.

@@ -151,7 +151,7 @@ fn lay_top_out(instance: &Instance, target: u64, cut: u64, offsets: &mut [u64], 
     let free: Vec<u32> = (0..offsets.len() as u32).filter(|&i| offsets[i as usize] >= cut).collect();
     let top = instance.above(&free, |i| (offsets[i as usize] < cut).then(|| offsets[i as usize]));
     budget.take((free.len() * top.totals.len()) as u64 / CELLS_A_STEP);
-    if top.covered() > MOST_COVERED {
+    if top.covered() + top.blocked() > MOST_COVERED {
         return false;
     }
     let mut niche = Niche::new(&top);

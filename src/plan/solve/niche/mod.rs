@@ -37,6 +37,10 @@ const TABLE: usize = 1 << 16;
 const SETUP_STEPS: u64 = 4;
 /// Sections scanned in the time of one step.
 const SECTIONS_A_STEP: u64 = 128;
+/// Blocks for which a step takes twice the time: it looks at those of some sections.
+const BLOCKS_A_STEP: u64 = 1 << 17;
+/// Blocks that a run is set up with in the time of one step.
+const BLOCKS_A_SETUP_STEP: u64 = 1 << 10;
 /// Longest trail, in words of 4 bytes: a run that needs more is given up. No public instance that
 /// reached its bound needed a million.
 const MOST_NOTED: usize = 1 << 20;
@@ -145,7 +149,9 @@ impl<'a> Niche<'a> {
         budget: &mut Budget<'_>,
     ) -> Outcome {
         // Setting up takes time too, and a run may end right after it.
-        budget.take(SETUP_STEPS + self.state.items.len() as u64 / 8);
+        budget.take(
+            SETUP_STEPS + self.state.items.len() as u64 / 8 + self.state.blocks.len() as u64 / BLOCKS_A_SETUP_STEP,
+        );
         self.frames.clear();
         self.candidates.clear();
         self.fewest_left = self.state.items.len() as u32;
@@ -191,7 +197,8 @@ impl<'a> Niche<'a> {
         budget: &mut Budget<'_>,
     ) -> Outcome {
         let base = self.frames.len();
-        let cost = 1 + self.state.sections.len() as u64 / SECTIONS_A_STEP;
+        let (sections, blocks) = (self.state.sections.len() as u64, self.state.blocks.len() as u64);
+        let cost = 1 + sections / SECTIONS_A_STEP + blocks / BLOCKS_A_STEP;
         if !self.choose(part, rule, rank) {
             return self.nothing();
         }

@@ -44,7 +44,7 @@ pub(super) struct State<'a> {
     pub(super) items: &'a [Item],
     /// By item, the heights within which it must lie; empty if all items may lie anywhere.
     bands: &'a [(u64, u64)],
-    blocks: Blocks,
+    pub(super) blocks: Blocks,
     /// The initial floor of each section.
     floors: Vec<u64>,
     capacity: u64,

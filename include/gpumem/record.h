@@ -32,7 +32,7 @@ extern "C" {
 // Memory was handed out: address, bytes, stream, tag, arena.
 #define GPUMEM_EVENT_MALLOC 1
 
-// Memory was given back: address, stream.
+// Memory was given back: address; other: 1 if a stream was named, and that stream.
 #define GPUMEM_EVENT_FREE 2
 
 // An allocation changed its size in place: address, bytes.

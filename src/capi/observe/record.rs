@@ -128,7 +128,7 @@ const _: () = assert!(size_of::<gpumem_event>() == 64);
 
 /// Memory was handed out: address, bytes, stream, tag, arena.
 pub const GPUMEM_EVENT_MALLOC: i32 = 1;
-/// Memory was given back: address, stream.
+/// Memory was given back: address; other: 1 if a stream was named, and that stream.
 pub const GPUMEM_EVENT_FREE: i32 = 2;
 /// An allocation changed its size in place: address, bytes.
 pub const GPUMEM_EVENT_REALLOC: i32 = 3;

@@ -75,6 +75,8 @@ enum RunError {
     Foreign(PathBuf),
     #[error("{0} is neither an ELF program nor a script")]
     Unknown(PathBuf),
+    #[error("{0} is not a shared library; --library names {LIBRARY}")]
+    NotALibrary(PathBuf),
     #[error("{0} has a colon or a space in its path, which LD_PRELOAD cannot express; move it, or name a link with --library")]
     Unspeakable(PathBuf),
     #[error("--torch, and {0} chooses a backend already: {1}; leave one of them out")]
@@ -134,7 +136,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let config = Config::from_lookup(&settings)?;
     PreloadSettings::from_lookup(&settings)?;
     if let Some(why) = cuda::missing().filter(|_| config.log >= 1) {
-        let lost = if config.record.is_some() { ", and nothing is recorded" } else { "" };
+        let lost = if config.record.is_some() { ", and records only what uses gpumem itself" } else { "" };
         report::say(format_args!("{}; the program runs, with nothing for gpumem to serve{lost}", why.message));
     }
     let failed = command.exec();
@@ -172,6 +174,10 @@ fn library(named: Option<&Path>) -> Result<PathBuf, RunError> {
         let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         RunError::NoLibrary(LIBRARY, places.join(", "))
     })?;
+    let mut head = [0; 4];
+    if File::open(&found).and_then(|mut f| f.read_exact(&mut head)).is_err() || head != *b"\x7fELF" {
+        return Err(RunError::NotALibrary(found));
+    }
     match found.as_os_str().as_bytes().iter().any(|b| b": \t\n".contains(b)) {
         true => Err(RunError::Unspeakable(found)),
         false => Ok(found),

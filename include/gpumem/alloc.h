@@ -144,7 +144,8 @@ gpumem_status gpumem_export_fd(const void *ptr, int *out);
 // fd stays the caller's and may be closed afterwards. bytes is the size that the exporter asked
 // for. Both processes must have the same GPUMEM_PAGE_SIZE. Imported memory counts as mapped in
 // both, and takes nothing more from the device. out receives the memory on the given device. The
-// caller owns it and frees it like any other; the other processes keep theirs.
+// caller owns it and frees it like any other; the other processes keep theirs. A wrong size within
+// the same number of pages goes unnoticed.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, fd is not a descriptor, bytes is 0 or not the
 // exported size, or there is no such device; GPUMEM_ERROR_OUT_OF_MEMORY, GPUMEM_ERROR_UNSUPPORTED
 // (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.

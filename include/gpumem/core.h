@@ -205,7 +205,8 @@ gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 // may be at the same address; then ptr is no longer the caller's. On failure ptr is unchanged and
 // still the caller's. The memory stays on its device. s may be of another one; the memory then
 // counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce
-// s with gpumem_record_stream.
+// s with gpumem_record_stream. While s is being captured, do not resize what was allocated before
+// the capture: the graph would read its old memory at every launch, whoever has it by then.
 // Errors: those of gpumem_malloc_async and gpumem_free_async; GPUMEM_ERROR_UNSUPPORTED for memory
 // made with GPUMEM_MALLOC_EVICTABLE.
 gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, void **out);

@@ -84,8 +84,8 @@ gpumem_status gpumem_device_memory_get(int device, size_t *free_bytes, size_t *t
  *
  * A gpumem_stream is a cudaStream_t or CUstream of the program's. These helpers create streams
  * where there is no CUDA runtime. A handle must be a live stream whenever it is passed. For a
- * destroyed one, the host device returns GPUMEM_ERROR_INVALID_STREAM; CUDA crashes or takes it for
- * another stream.
+ * destroyed one, the host device returns GPUMEM_ERROR_INVALID_STREAM, except from a free on a
+ * thread that has allocated on it; CUDA crashes or takes it for another stream.
  */
 
 // Creates a stream on the current device that does not synchronise with the legacy default stream.

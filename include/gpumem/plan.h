@@ -159,8 +159,8 @@ typedef struct gpumem_plan_buffer_options {
     // Must be 0.
     uint32_t reserved;
     // Ranges of steps inside its live range at which it holds nothing, so that others may use its
-    // bytes. They are in order, do not touch, and none is empty. Its contents do not survive them.
-    // May be NULL when gap_count is 0. Not for a value.
+    // bytes. They are in order, do not overlap, and none is empty. Its contents do not survive
+    // them. May be NULL when gap_count is 0. Not for a value.
     const struct gpumem_plan_interval *gaps;
     // How many gaps there are, a count.
     size_t gap_count;

@@ -63,7 +63,7 @@ extern "C" {
 // A request was met with new physical memory: address, bytes.
 #define GPUMEM_EVENT_GROWTH 15
 
-// A request was met by moving physical memory: address, bytes.
+// A request was met by moving physical memory, and none was added: address, bytes.
 #define GPUMEM_EVENT_STITCH 16
 
 // Which allocations gpumem_visit_allocations shows. Zero the whole and set the size: GPUMEM_INIT.

@@ -39,7 +39,8 @@ extern "C" {
 // repeats.
 #define GPUMEM_SLACK_AUTO -1
 
-// Next to no slack: memory is moved rather than added.
+// Next to no slack: memory is moved rather than added. A stream with less than 1 GiB may still add
+// some where it keeps running short.
 #define GPUMEM_SLACK_TIGHT -2
 
 // Another stream gets freed memory only once the device has passed the free.

@@ -35,7 +35,8 @@ typedef struct gpumem_stats {
     // stream has allocated. With several streams it is an upper bound: at most the sum of their
     // peaks, and at most peak_mapped.
     uint64_t peak_live;
-    // Free mapped memory that its own stream can use at once.
+    // Free mapped memory that its own stream can use at once, without free room among small
+    // objects.
     uint64_t free;
     // Free mapped memory that waits for a stream.
     uint64_t waiting;
@@ -45,9 +46,9 @@ typedef struct gpumem_stats {
     uint64_t holes;
     // Old addresses of memory that has moved, not yet unmapped.
     uint64_t zombies;
-    // The largest request that is sure to succeed next, on any stream, without new physical
-    // memory. It may take remapping, and a wait until the device has passed earlier frees. Some
-    // streams may get more.
+    // The largest request that is sure to succeed next, on any stream, even if no physical memory
+    // can be added. It may take remapping, and a wait until the device has passed earlier frees;
+    // where memory may be added, the pool may prefer that. Some streams may get more.
     uint64_t largest_without_growth;
     // The largest free region, usable with no driver call.
     uint64_t largest_free;
@@ -63,7 +64,8 @@ typedef struct gpumem_stats {
     uint64_t moved;
     // Requests met by moving physical memory so far, a count.
     uint64_t stitches;
-    // Times that physical memory was added so far, a count.
+    // Times that physical memory was added to the pool so far, a count. Allocations with memory of
+    // their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.
     uint64_t growths;
     // Streams known, a count.
     uint64_t streams;

@@ -1,7 +1,7 @@
 //! Attributes of pointers, and free memory. A program sees its allocation, not the handles behind
 //! it.
 
-use crate::cuda::{Code, Ctx, Ptr, SUCCESS};
+use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
 use crate::real::Real;
 use crate::served::{self, Served};
 use gpumem::pool::AllocInfo;
@@ -15,6 +15,7 @@ const BUFFER_ID: c_int = 7;
 const IS_IPC_CAPABLE: c_int = 10;
 const RANGE_START: c_int = 11;
 const RANGE_SIZE: c_int = 12;
+const ALLOWED_HANDLE_TYPES: c_int = 14;
 const MEMPOOL: c_int = 17;
 
 /// Reports as free the driver's free bytes and those that gpumem would give back, within gpumem's
@@ -75,6 +76,15 @@ pub unsafe fn range(real: &Real, base: *mut Ptr, bytes: *mut usize, ptr: Ptr) ->
     SUCCESS
 }
 
+/// The driver refuses this for memory of `cuMemAlloc`. Programs take the address range that they
+/// ask for to be the handle's, and other processes would map the wrong bytes.
+pub unsafe fn retain(real: &Real, out: *mut u64, ptr: Ptr) -> Code {
+    match served::owner(ptr) {
+        Some(_) => INVALID_VALUE,
+        None => real.cuMemRetainAllocationHandle(out, ptr),
+    }
+}
+
 /// Writes an attribute that is gpumem's to tell; `false`: the driver knows it.
 unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void) -> bool {
     // SAFETY: not null by the callers, and of the type that the attribute has by CUDA's
@@ -88,6 +98,8 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
             }
             BUFFER_ID => out.cast::<u64>().write(info.id),
             IS_IPC_CAPABLE => out.cast::<c_int>().write(1),
+            // As `retain` refuses. The driver has written all of it; its kinds are bits of a byte.
+            ALLOWED_HANDLE_TYPES => out.cast::<c_uint>().write(0),
             RANGE_START => out.cast::<u64>().write(info.base),
             RANGE_SIZE => out.cast::<usize>().write(info.requested as usize),
             MEMPOOL => {
@@ -102,6 +114,13 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
 
 pub unsafe fn attribute(real: &Real, out: *mut c_void, what: c_int, ptr: Ptr) -> Code {
     if let Some((served, info)) = find(ptr).filter(|_| !out.is_null()) {
+        if what == ALLOWED_HANDLE_TYPES {
+            // How wide it is, only the driver knows: it writes first.
+            let code = real.cuPointerGetAttribute(out, what, ptr);
+            if code != SUCCESS {
+                return code;
+            }
+        }
         // SAFETY: not null.
         if unsafe { tell(served, &info, what, out) } {
             return SUCCESS;

@@ -25,6 +25,7 @@ macro_rules! functions {
                 "cuMemSetMemPool", 13000 .. 99999, Any: cuMemSetMemPool(location: *mut Location, kind: c_int, pool: MemPool) = mempool::choose_at;
                 "cuMemGetInfo", 3020 .. 99999, Any: cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = facts::memory;
                 "cuMemGetAddressRange", 3020 .. 99999, Any: cuMemGetAddressRange_v2(base: *mut Ptr, bytes: *mut usize, ptr: Ptr) = facts::range;
+                "cuMemRetainAllocationHandle", 11000 .. 99999, Any: cuMemRetainAllocationHandle(out: *mut u64, ptr: Ptr) = facts::retain;
                 "cuPointerGetAttribute", 4000 .. 99999, Any: cuPointerGetAttribute(out: *mut c_void, what: c_int, ptr: Ptr) = facts::attribute;
                 "cuPointerGetAttributes", 7000 .. 99999, Any: cuPointerGetAttributes(count: c_uint, what: *mut c_int, out: *mut *mut c_void, ptr: Ptr) = facts::attributes;
                 "cuPointerSetAttribute", 6000 .. 99999, Any: cuPointerSetAttribute(value: *const c_void, what: c_int, ptr: Ptr) = facts::set_attribute;
@@ -49,8 +50,8 @@ macro_rules! functions {
                 "cuStreamEndCapture", 10000 .. 99999, Own: cuStreamEndCapture_ptsz(stream: Stream, graph: *mut usize) = captures::end_own;
                 "cuStreamDestroy", 4000 .. 99999, Any: cuStreamDestroy_v2(stream: Stream) = captures::destroy;
                 "cuGraphAddNode", 12020 .. 12030, Any: cuGraphAddNode(out: *mut usize, graph: usize, from: *const usize, count: usize, params: *mut NodeParams) = graphs::add_1;
-                "cuGraphAddNode", 12030 .. 99999, Any: cuGraphAddNode_v2(out: *mut usize, graph: usize, from: *const usize, edges: *const c_void, count: usize, params: *mut NodeParams) = graphs::add;
-                "cuGraphNodeSetParams", 12020 .. 99999, Any: cuGraphNodeSetParams(node: usize, params: *mut NodeParams) = graphs::set;
+                "cuGraphAddNode", 12030 .. 13040, Any: cuGraphAddNode_v2(out: *mut usize, graph: usize, from: *const usize, edges: *const c_void, count: usize, params: *mut NodeParams) = graphs::add;
+                "cuGraphNodeSetParams", 12020 .. 13040, Any: cuGraphNodeSetParams(node: usize, params: *mut NodeParams) = graphs::set;
                 "cuGraphExecNodeSetParams", 12020 .. 99999, Any: cuGraphExecNodeSetParams(exec: usize, node: usize, params: *mut NodeParams) = graphs::set_in;
                 "cuMemCreate", 10020 .. 99999, Any: cuMemCreate(out: *mut u64, bytes: usize, prop: *const c_void, flags: u64) = pressure::create;
                 "cuMemAllocManaged", 6000 .. 99999, Any: cuMemAllocManaged(out: *mut Ptr, bytes: usize, flags: c_uint) = pressure::managed;

@@ -8,6 +8,7 @@ use crate::porter;
 use crate::real::{other, Real};
 use crate::served::{self, Served};
 use gpumem::base::{DeviceId, Error};
+use gpumem::driver::process::Uncancelled;
 use gpumem::driver::PhysHandle;
 use std::collections::HashMap;
 use std::ffi::c_uint;
@@ -59,6 +60,7 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
     if out.is_null() {
         return INVALID_VALUE;
     }
+    let _uncancelled = Uncancelled::new();
     // As in the driver, a handle is only for other processes.
     if name.pid == std::process::id() && porter::start() == Some(name.nonce) {
         return INVALID_CONTEXT;
@@ -122,6 +124,7 @@ fn unmap(import: &Import) -> u64 {
 }
 
 pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
+    let _uncancelled = Uncancelled::new();
     let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let key = imports.iter().flatten().find(|(_, i)| i.ptr == ptr).map(|(key, _)| *key);
     let (Some(key), Some(imports)) = (key, imports.as_mut()) else {

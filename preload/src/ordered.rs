@@ -119,7 +119,9 @@ fn release(real: &Real, ptr: Ptr, stream: Stream) -> Option<Code> {
         return Some(INVALID_VALUE);
     }
     let bytes = if counters::is_on() { served.pool.info(ptr).map_or(0, |i| i.requested) } else { 0 };
-    if served.has_created() || !served.pool.free_hit(ptr, Some(StreamHandle(stream))) {
+    // The default streams are those of the current context, which may be none that gpumem knows.
+    let elsewhere = stream <= 2 && real.current() != served.primary();
+    if elsewhere || served.has_created() || !served.pool.free_hit(ptr, Some(StreamHandle(stream))) {
         if let Err(code) = release_slowly(real, served, ptr, stream) {
             return code;
         }

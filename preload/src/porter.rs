@@ -6,7 +6,7 @@
 use crate::guard::Inside;
 use crate::name::Name;
 use crate::served;
-use gpumem::driver::{exit, process};
+use gpumem::driver::exit;
 use std::ffi::c_int;
 use std::io::{Read, Write};
 use std::mem::{size_of, zeroed};
@@ -39,8 +39,7 @@ pub fn start() -> Option<u64> {
     std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut nonce)).ok()?;
     let nonce = u64::from_ne_bytes(nonce);
     let listener = UnixListener::bind_addr(&address(pid, nonce).ok()?).ok()?;
-    process::without_signals(|| std::thread::Builder::new().name("gpumem-ipc".into()).spawn(move || serve(&listener)))
-        .ok()?;
+    exit::spawn("gpumem-ipc", move || serve(&listener)).ok()?;
     *started = Some((pid, nonce));
     Some(nonce)
 }
@@ -84,7 +83,10 @@ fn answer(mut stream: UnixStream) -> Option<()> {
     // nothing is sent and the connection ends.
     let served = served::existing(c_int::try_from(device).ok()?)?;
     let info = served.info_containing(base).filter(|i| i.base == base && i.id == id)?;
-    let (pieces, offset) = exit::check().ok().and_then(|()| served.ledger.export(base, info.requested).ok())?;
+    let (pieces, offset) = {
+        let _work = exit::work()?;
+        served.ledger.export(base, info.requested).ok()?
+    };
     let mut header = vec![pieces.len() as u64, offset];
     header.extend(pieces.iter().map(|p| p.bytes));
     let header: Vec<u8> = header.iter().flat_map(|w| w.to_ne_bytes()).collect();

@@ -112,6 +112,8 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
     }
+    // Rust's frames and the lock do not survive a forced unwinding.
+    let _uncancelled = process::Uncancelled::new();
     let _one = lock(&STARTING);
     // SAFETY: as above.
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
@@ -263,6 +265,7 @@ impl Served {
 
     /// Allocates; if memory is short, first gives back everything possible.
     fn search(&self, request: &Request) -> Result<u64, Error> {
+        let _uncancelled = process::Uncancelled::new();
         self.pool.malloc_search_or(request, || {
             self.give_back();
             true

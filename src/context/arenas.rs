@@ -201,7 +201,8 @@ impl Context {
             return Ok(ptr);
         }
         match kept {
-            Kept::Moved(id, _) => self.free_id(ptr, id, Some(req.stream)).and(Err(gone())),
+            // In its own stream's order, which needs no other device and so cannot fail.
+            Kept::Moved(id, _) => self.free_id(ptr, id, None).and(Err(gone())),
             // Only a stray free can have taken it.
             Kept::Foreign(_) | Kept::Unknown => Err(gone()),
         }

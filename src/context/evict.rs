@@ -33,6 +33,7 @@ impl Context {
         let Request { size, align, flags, tag, reservation, .. } = *req;
         let request = AllocRequest { size, align, stream, flags, tag, ..AllocRequest::default() };
         let tiers = self.tiers()?;
+        self.collect_graphs();
         self.meet(tiers, pool, stream)?;
         tiers.evictor().malloc(pool, &request, reservation)
     }
@@ -46,6 +47,7 @@ impl Context {
     /// Keeps an evictable allocation in its device until it is unheld as often, bringing it back if
     /// need be. Work submitted to any stream after this returns may use it.
     pub fn hold(&self, ptr: u64) -> Result<()> {
+        self.collect_graphs();
         self.tiers()?.evictor().hold(ptr)
     }
 
@@ -66,6 +68,7 @@ impl Context {
     /// what has not arrived stays where it was.
     pub fn shift(&self, what: What, goal: Goal, by: Option<StreamHandle>, progress: Option<Progress>) -> Result<Moved> {
         let evictor = self.tiers()?.evictor();
+        self.collect_graphs();
         let by = by.map(StreamHandle::canonical).map(|s| Ok((self.home_of(s)?, s))).transpose()?;
         let kind = match goal {
             Goal::Device | Goal::Nearer(_) => Kind::Restore,

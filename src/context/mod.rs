@@ -520,6 +520,7 @@ impl Context {
 
     /// Like [`Self::realloc`], on a stream of the pool's device.
     fn realloc_on(&self, pool: &Pool, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
+        self.collect_graphs();
         let new = match self.tiers.get() {
             Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream)?,
             None => self.or_from_quarantine(|| pool.realloc(ptr, size, stream))?,

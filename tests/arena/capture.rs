@@ -376,6 +376,18 @@ fn captures_begin_by_themselves_and_end_with_their_graphs() {
 }
 
 #[test]
+fn the_memory_of_graphs_that_are_gone_serves_a_resize() {
+    let r = rig(checked(), CaptureDetection::Auto);
+    let s = r.stream();
+    let p = r.malloc(256 * MIB, s);
+    let graph = r.capture(s, || r.free(r.malloc(640 * MIB, s), s));
+    r.host.graph_destroy(D, graph).unwrap();
+    let q = r.ctx.realloc(p, 512 * MIB, s).unwrap();
+    r.free(q, s);
+    r.nothing_left();
+}
+
+#[test]
 fn a_capture_that_comes_to_nothing_leaves_nothing() {
     let r = rig(checked(), CaptureDetection::Auto);
     let (s, t) = (r.stream(), r.stream());

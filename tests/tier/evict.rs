@@ -379,6 +379,35 @@ fn captures_are_left_alone() {
     rig.close();
 }
 
+/// A stream that has the handle of an ended one has markers of its own, which can be waited for
+/// while another stream's capture forbids a marker of the context.
+#[test]
+fn a_reused_handle_can_be_waited_for_during_a_capture() {
+    use gpumem::driver::CaptureMode;
+    let rig = Rig::new(Options::default());
+    let (old, captured) = (rig.stream(), rig.stream());
+    let small = |stream| rig.ctx.malloc(&Request { size: 4 * KIB, stream, ..Request::default() }).unwrap();
+    rig.ctx.free_async(small(old), old).unwrap();
+    rig.host.stream_sync(D, old).unwrap();
+    rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
+    rig.ctx.free_async(small(captured), captured).unwrap();
+    rig.host.stream_destroy(D, old).unwrap();
+    let s = rig.stream();
+    assert_eq!(s, old);
+    rig.ctx.free_async(small(s), s).unwrap();
+    let p = rig.malloc(PAGE, 0, s);
+    rig.ctx.hold(p).unwrap();
+    rig.fill(s, p, PAGE, 1);
+    rig.ctx.unhold(p, s).unwrap();
+    assert_eq!(rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap().items, 1);
+    let graph = rig.host.capture_end(D, captured).unwrap();
+    rig.host.graph_destroy(D, graph).unwrap();
+    rig.ctx.hold(p).unwrap();
+    rig.check(s, p, PAGE, 1);
+    rig.ctx.free_async(p, s).unwrap();
+    rig.close();
+}
+
 /// Wherever it is, in every way to free.
 #[test]
 fn what_is_freed_elsewhere_leaves_nothing_there() {

@@ -39,6 +39,16 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
+fn a_file_that_is_no_library_is_not_preloaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("notes.txt");
+    std::fs::write(&file, "not a library").unwrap();
+    let out = gpumem(&file, &["--", "echo", "it ran"]);
+    assert_eq!((out.status.code(), text(&out.stdout)), (Some(2), ""));
+    assert!(text(&out.stderr).contains("notes.txt is not a shared library"), "{}", text(&out.stderr));
+}
+
+#[test]
 fn settings_reach_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = library(dir.path()) else { return };
@@ -128,7 +138,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
 }
 
-/// A word where there is no driver, as nobody else says why nothing is recorded.
+/// A word where there is no driver, as nobody else says why so little is recorded.
 #[test]
 fn without_a_driver_there_is_a_word() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,6 +153,6 @@ fn without_a_driver_there_is_a_word() {
         text(&out.stderr).to_string()
     };
     assert!(run(&["true"], "1").contains("no CUDA driver"));
-    assert!(run(&["--record", "x.csv", "true"], "1").contains("nothing is recorded"));
+    assert!(run(&["--record", "x.csv", "true"], "1").contains("records only what uses gpumem itself"));
     assert_eq!(run(&["--record", "x.csv", "true"], "0"), "");
 }

@@ -275,6 +275,22 @@ fn a_recording_has_what_was_allocated() {
     assert_eq!((history.live, history.changes.len()), (0, 4));
 }
 
+#[test]
+fn a_recording_outlives_a_reset() {
+    let file = support::scratch().join("reset.gmrec");
+    let _ = std::fs::remove_file(&file);
+    let Some(with) = flow("proc", "recorded", true, &[("GPUMEM_RECORD", file.to_str().unwrap())]) else { return };
+    assert_eq!(with.code, Some(0), "{}", with.err);
+    let recording = gpumem::observe::Recording::open(&file).unwrap();
+    assert_eq!(recording.faults(), None);
+    assert_eq!(gpumem::observe::History::of(&recording).lives.len(), 100);
+}
+
+#[test]
+fn a_pending_cancellation_waits_for_the_end_of_a_request() {
+    alike("proc", "cancel", &[]);
+}
+
 /// Each is tried again once free memory has been given back; that is no second request.
 #[test]
 fn a_refused_request_is_one_failure() {

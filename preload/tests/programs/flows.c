@@ -43,6 +43,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuMemsetD8Async, 3020, cuMemsetD8Async, (ptr, unsigned char, size_t, handle))                                            \
     X(cuMemGetInfo, 3020, cuMemGetInfo_v2, (size_t *, size_t *))                                                               \
     X(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2, (ptr *, size_t *, ptr))                                             \
+    X(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle, (handle *, ptr))                                        \
     X(cuPointerGetAttribute, 4000, cuPointerGetAttribute, (void *, int, ptr))                                                  \
     X(cuPointerGetAttributes, 7000, cuPointerGetAttributes, (unsigned, int *, void **, ptr))                                   \
     X(cuPointerSetAttribute, 6000, cuPointerSetAttribute, (const void *, int, ptr))                                            \
@@ -256,6 +257,10 @@ static void facts(void) {
     SAY("range %d %zu\n", base == p, n);
     CODE(cuMemGetAddressRange(0, &n, p));
     CODE(cuMemGetAddressRange(&base, &n, 0x1234));
+    CODE(cuMemRetainAllocationHandle(&s, p));
+    at = ~0ull;
+    CODE(cuPointerGetAttribute(&at, 14, p));
+    SAY("handle types %llx\n", (unsigned long long)at);
     CODE(cuPointerGetAttribute(&at, 11, p + 77));
     CODE(cuPointerGetAttribute(&type, 2, p));
     SAY("start %d type %u\n", at == p, type);
@@ -667,6 +672,34 @@ static void pairs(void) {
     SAY("bad %d\n", bad);
 }
 
+/* A recording goes on when the device is reset, as at the end of many programs. */
+static void recorded(void) {
+    ptr p;
+    for (int i = 0; i < 100; i++) {
+        if (cuMemAlloc(&p, 3 << 20) || cuMemFree(p)) exit(3);
+    }
+    CODE(cuDevicePrimaryCtxReset(0));
+}
+
+/* The first request of a thread with a pending cancellation: a cancellation point in it must not
+ * unwind the library's frames. */
+static void *cancelled(void *arg) {
+    ptr p;
+    cuCtxSetCurrent(primary);
+    pthread_cancel(pthread_self());
+    CODE(cuMemAlloc(&p, 3 << 20));
+    pthread_testcancel();
+    return arg;
+}
+
+static void cancel(void) {
+    pthread_t thread;
+    void *result = 0;
+    pthread_create(&thread, 0, cancelled, 0);
+    pthread_join(thread, &result);
+    SAY("cancelled %d\n", result == PTHREAD_CANCELED);
+}
+
 #define FLOW(name) if (!strcmp(argv[2], #name)) { if (strncmp(#name, "share", 5)) start(); name(); return 0; }
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
@@ -674,6 +707,7 @@ int main(int argc, char **argv) {
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;
 }

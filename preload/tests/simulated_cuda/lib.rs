@@ -494,6 +494,9 @@ cuda! {
             None => 500,
         }
     }
+    fn cuMemRetainAllocationHandle(h: *mut u64, p: u64) {
+        match cuMemGetAddressRange_v2(std::ptr::null_mut(), std::ptr::null_mut(), p) { 0 => 1, _ => { h.write(77); 0 } }
+    }
     fn cuPointerGetAttribute(out: *mut c_void, a: c_int, p: u64) {
         if out.is_null() { return 1; }
         match a {
@@ -501,6 +504,7 @@ cuda! {
             9 => { out.cast::<c_int>().write(0); 0 }
             11 => cuMemGetAddressRange_v2(out.cast(), std::ptr::null_mut(), p),
             12 => cuMemGetAddressRange_v2(std::ptr::null_mut(), out.cast(), p),
+            14 => { out.cast::<u64>().write(cuMemRetainAllocationHandle(&mut 0, p) as u64 ^ 1); 0 }
             _ => 1,
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! A gpumem_stream is a cudaStream_t or CUstream of the program's. These helpers create streams
 //! where there is no CUDA runtime. A handle must be a live stream whenever it is passed. For a
-//! destroyed one, the host device returns GPUMEM_ERROR_INVALID_STREAM; CUDA crashes or takes it for
-//! another stream.
+//! destroyed one, the host device returns GPUMEM_ERROR_INVALID_STREAM, except from a free on a
+//! thread that has allocated on it; CUDA crashes or takes it for another stream.
 
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::capi::call::error::gpumem_status;

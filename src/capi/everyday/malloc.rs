@@ -109,7 +109,8 @@ pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpume
 /// may be at the same address; then ptr is no longer the caller's. On failure ptr is unchanged and
 /// still the caller's. The memory stays on its device. s may be of another one; the memory then
 /// counts as allocated on a stream of gpumem's own, so free it with gpumem_free_async, or announce
-/// s with gpumem_record_stream.
+/// s with gpumem_record_stream. While s is being captured, do not resize what was allocated before
+/// the capture: the graph would read its old memory at every launch, whoever has it by then.
 /// Errors: those of gpumem_malloc_async and gpumem_free_async; GPUMEM_ERROR_UNSUPPORTED for memory
 /// made with GPUMEM_MALLOC_EVICTABLE.
 #[no_mangle]

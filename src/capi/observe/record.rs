@@ -149,7 +149,7 @@ pub const GPUMEM_EVENT_EVICT: i32 = 10;
 pub const GPUMEM_EVENT_RESTORE: i32 = 11;
 /// A request was met with new physical memory: address, bytes.
 pub const GPUMEM_EVENT_GROWTH: i32 = 15;
-/// A request was met by moving physical memory: address, bytes.
+/// A request was met by moving physical memory, and none was added: address, bytes.
 pub const GPUMEM_EVENT_STITCH: i32 = 16;
 
 const _: () = {

@@ -35,7 +35,8 @@ pub struct gpumem_stats {
     /// stream has allocated. With several streams it is an upper bound: at most the sum of their
     /// peaks, and at most peak_mapped.
     pub peak_live: u64,
-    /// Free mapped memory that its own stream can use at once.
+    /// Free mapped memory that its own stream can use at once, without free room among small
+    /// objects.
     pub free: u64,
     /// Free mapped memory that waits for a stream.
     pub waiting: u64,
@@ -45,9 +46,9 @@ pub struct gpumem_stats {
     pub holes: u64,
     /// Old addresses of memory that has moved, not yet unmapped.
     pub zombies: u64,
-    /// The largest request that is sure to succeed next, on any stream, without new physical
-    /// memory. It may take remapping, and a wait until the device has passed earlier frees. Some
-    /// streams may get more.
+    /// The largest request that is sure to succeed next, on any stream, even if no physical memory
+    /// can be added. It may take remapping, and a wait until the device has passed earlier frees;
+    /// where memory may be added, the pool may prefer that. Some streams may get more.
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,
@@ -63,7 +64,8 @@ pub struct gpumem_stats {
     pub moved: u64,
     /// Requests met by moving physical memory so far, a count.
     pub stitches: u64,
-    /// Times that physical memory was added so far, a count.
+    /// Times that physical memory was added to the pool so far, a count. Allocations with memory of
+    /// their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.
     pub growths: u64,
     /// Streams known, a count.
     pub streams: u64,

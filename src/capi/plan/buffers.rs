@@ -170,8 +170,8 @@ pub struct gpumem_plan_buffer_options {
     /// Must be 0.
     pub reserved: u32,
     /// Ranges of steps inside its live range at which it holds nothing, so that others may use its
-    /// bytes. They are in order, do not touch, and none is empty. Its contents do not survive them.
-    /// May be NULL when gap_count is 0. Not for a value.
+    /// bytes. They are in order, do not overlap, and none is empty. Its contents do not survive
+    /// them. May be NULL when gap_count is 0. Not for a value.
     pub gaps: *const gpumem_plan_interval,
     /// How many gaps there are, a count.
     pub gap_count: usize,

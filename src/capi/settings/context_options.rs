@@ -26,7 +26,8 @@ pub const GPUMEM_BACKEND_HOST: i32 = 3;
 /// Slack grows with how much memory the workload has moved, up to 23 %. None for work that
 /// repeats.
 pub const GPUMEM_SLACK_AUTO: i32 = -1;
-/// Next to no slack: memory is moved rather than added.
+/// Next to no slack: memory is moved rather than added. A stream with less than 1 GiB may still add
+/// some where it keeps running short.
 pub const GPUMEM_SLACK_TIGHT: i32 = -2;
 
 /// Another stream gets freed memory only once the device has passed the free.

@@ -168,7 +168,7 @@ impl Pool {
             return Ok(());
         }
         // A marker may not cover what came before its stream; then the context's does.
-        if self.order.marked(tag) && self.order.wait(&*self.driver, tag, on)? {
+        if self.order.wait(&*self.driver, tag, on)? {
             return Ok(());
         }
         self.mark_for(tag)?;

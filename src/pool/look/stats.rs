@@ -33,8 +33,8 @@ pub struct PoolStats {
     pub holes: u64,
     /// Old addresses of moved memory, mapped still so that it can come back to them.
     pub zombies: u64,
-    /// The largest request that any stream's next allocation is sure to get without growing,
-    /// allowing for remapping, and for a wait until the device has passed what was freed.
+    /// The largest request that any stream's next allocation is sure to get even if the pool cannot
+    /// grow, allowing for remapping, and for a wait until the device has passed what was freed.
     pub largest_without_growth: u64,
     /// The largest free region usable with no driver call.
     pub largest_free: u64,

@@ -98,8 +98,8 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
             }
             BUFFER_ID => out.cast::<u64>().write(info.id),
             IS_IPC_CAPABLE => out.cast::<c_int>().write(1),
-            // As `retain` refuses. The driver has written all of it; its kinds are bits of a byte.
-            ALLOWED_HANDLE_TYPES => out.cast::<c_uint>().write(0),
+            // None, as `retain` refuses.
+            ALLOWED_HANDLE_TYPES => out.cast::<u64>().write(0),
             RANGE_START => out.cast::<u64>().write(info.base),
             RANGE_SIZE => out.cast::<usize>().write(info.requested as usize),
             MEMPOOL => {
@@ -114,13 +114,6 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
 
 pub unsafe fn attribute(real: &Real, out: *mut c_void, what: c_int, ptr: Ptr) -> Code {
     if let Some((served, info)) = find(ptr).filter(|_| !out.is_null()) {
-        if what == ALLOWED_HANDLE_TYPES {
-            // How wide it is, only the driver knows: it writes first.
-            let code = real.cuPointerGetAttribute(out, what, ptr);
-            if code != SUCCESS {
-                return code;
-            }
-        }
         // SAFETY: not null.
         if unsafe { tell(served, &info, what, out) } {
             return SUCCESS;

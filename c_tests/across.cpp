@@ -91,6 +91,36 @@ static void what_owns_memory_knows_its_default_stream() {
     }
 }
 
+// A default stream set later, or met by a resize, is that of the device that is current then.
+static void a_stream_that_is_set_is_the_current_devices() {
+    for (int how = 0; how < 2; how++) {
+        for (int round = 0; round < (is_slow() ? 2 : 20); round++) {
+            OK(gpumem_device_set(0));
+            gpumem::stream other, another;
+            gpumem::async_buffer<char> buffer;
+            if (how == 0) {
+                buffer = gpumem::async_buffer<char>(BYTES, other);
+                gpumem::stream_ref().wait(other);
+                buffer.set_stream({});
+            } else {
+                buffer = gpumem::async_buffer<char>(BYTES);
+                OK(gpumem_device_sync());
+                OK(gpumem_device_set(1));
+                buffer.resize(2 * BYTES);
+            }
+            OK(gpumem_memset_async(buffer.data(), 1, BYTES, nullptr));
+            OK(gpumem_device_set(1 - how));
+            const std::size_t bytes = buffer.size();
+            buffer.reset();
+            OK(gpumem_device_set(0));
+            gpumem::async_buffer<char> next(bytes, other), last(bytes, another);
+            OK(gpumem_memset_async(next.data(), 2, BYTES, other.get()));
+            OK(gpumem_memset_async(last.data(), 2, BYTES, another.get()));
+            CHECK(reports() == 0);
+        }
+    }
+}
+
 // Empty, a buffer is still its stream's.
 static void a_buffer_keeps_its_stream() {
     gpumem::stream s;
@@ -325,6 +355,7 @@ int main() {
     RUN(starts_a_simulation);
     RUN(a_resource_waits_for_the_default_stream_of_its_device);
     RUN(what_owns_memory_knows_its_default_stream);
+    RUN(a_stream_that_is_set_is_the_current_devices);
     RUN(a_buffer_keeps_its_stream);
     RUN(a_free_on_a_default_stream_is_the_current_devices);
     RUN(memory_comes_from_the_current_or_the_named_device);

@@ -161,7 +161,7 @@ static void attachments_are_scopes() {
 static void what_is_left_of_a_buffer_frees_nothing_of_others() {
     constexpr std::size_t count = MIB;
     gpumem::stream s;
-    gpumem::unique_buffer<float> assigned, swapped, adopted;
+    gpumem::unique_buffer<float> assigned, swapped, adopted, of_another_arena;
     gpumem::async_buffer<char> grown(0, s), handed_over;
     const std::uint64_t late = stats_now().late_frees;
     const std::uint64_t refused = stats_now().double_frees + stats_now().unknown_pointers;
@@ -175,28 +175,31 @@ static void what_is_left_of_a_buffer_frees_nothing_of_others() {
         grown.resize(4 * count);
         handed_over = gpumem::async_buffer<char>(4 * count);
         handed_over.set_stream(s);
-        // Resized where there is no arena, it stays in its own.
+        float *const inside = static_cast<float *>(must_malloc_async(4 * count, s.get()));
+        // Resized or adopted where there is no arena, memory stays in its own.
         gpumem::check(gpumem_arena_detach(step.get()));
         grown.resize(5 * count);
+        of_another_arena = gpumem::unique_buffer<float>::adopt(inside, count);
     }
     nothing_left();
-    void *victims[5];
+    void *victims[6];
     for (void *&v : victims) v = must_malloc_async(4 * count, s.get());
     CHECK(throws<gpumem::error>([&] { grown.resize(8 * count); }, "went with its arena"));
     CHECK(grown.size() == 5 * count);
     assigned.reset();
     gpumem::unique_buffer<float>().swap(swapped);
     { gpumem::unique_buffer<float> moved(std::move(adopted)); }
+    of_another_arena.reset();
     grown.reset();
     handed_over = gpumem::async_buffer<char>();
     for (void *v : victims) CHECK(gpumem_usable_size(v) >= 4 * count);
-    CHECK(stats_now().late_frees == late + 5);
+    CHECK(stats_now().late_frees == late + 6);
     // A buffer that is used again is as new.
     grown.resize(10);
-    CHECK(stats_now().allocations == 6);
+    CHECK(stats_now().allocations == 7);
     grown.reset();
     for (void *v : victims) gpumem_free(v);
-    CHECK(stats_now().double_frees + stats_now().unknown_pointers == refused && stats_now().late_frees == late + 5);
+    CHECK(stats_now().double_frees + stats_now().unknown_pointers == refused && stats_now().late_frees == late + 6);
     nothing_left();
 }
 

@@ -53,10 +53,27 @@ static void a_buffer_may_end_on_another_thread() {
     CHECK(holds(again.data(), BYTES, 4, gpumem::stream_ref().get()));
 }
 
+// Nor does it matter where a buffer ends whose stream was set to this thread's own.
+static void a_stream_that_is_set_is_this_threads() {
+    const gpumem::stream_ref mine;
+    gpumem::stream s;
+    gpumem::async_buffer<char> a(BYTES, s);
+    void *const at = a.data();
+    mine.wait(s);
+    a.set_stream(mine);
+    gpumem::begin_capture(0, GPUMEM_SIM_CAPTURE_RELAXED);
+    std::thread([&a] { a.reset(); }).join();
+    // This thread's stream is held up, so the memory is nobody's yet.
+    gpumem::async_buffer<char> taken(BYTES, s);
+    CHECK(taken.data() != at);
+    gpumem::end_capture(0);
+}
+
 int main() {
     RUN(stream_0_is_the_threads_own);
     RUN(two_threads_have_two);
     RUN(a_buffer_may_end_on_another_thread);
+    RUN(a_stream_that_is_set_is_this_threads);
     nothing_left();
     return 0;
 }

@@ -107,6 +107,11 @@ static void threads_and_streams_draw_from_what_is_attached() {
     CHECK(gpu.current(t.get()) == d.info().number);
     here.reset();
     CHECK(gpu.current(t.get()) == 0);
+    // Only what is attached is detached.
+    here = gpumem::reservation_attachment(d);
+    gpumem::reservation e = gpumem::reserve(MIB);
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_reservation_detach_thread(e.get()));
+    CHECK(error_says("is not attached") && gpu.current(t.get()) == d.info().number);
     CHECK(throws<gpumem::error>([&] { gpumem::reservation_attachment late(b); }, GPUMEM_ERROR_INVALID, "NULL"));
 }
 

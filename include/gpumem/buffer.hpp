@@ -40,6 +40,20 @@ inline std::uint64_t number_in_arena(const volatile void *p, bool is_numbered = 
     return id;
 }
 
+// Whether a handle means another stream on another device or thread.
+inline bool is_default(stream_ref s) noexcept {
+    return s.get() == nullptr || s.get() == GPUMEM_STREAM_LEGACY ||
+           s.get() == GPUMEM_STREAM_PER_THREAD;
+}
+
+// Whether memory is of the device whose default streams a default handle means now.
+inline bool is_on_current_device(const volatile void *p) noexcept {
+    auto info = sized<gpumem_pointer_info>();
+    int now = 0;
+    gpumem_device_get(&now);
+    return gpumem_pointer_info_get(untyped(p), &info) != GPUMEM_OK || info.device == now;
+}
+
 // Frees in the order of the stream that the memory was allocated on. NULL does nothing.
 inline void free_numbered(void *p, std::uint64_t id) noexcept {
     if (id == 0) {
@@ -117,7 +131,8 @@ template <class T> class unique_buffer
     // Takes ownership of memory from gpumem that has room for count elements. It is freed in the
     // order of the stream that it was allocated on.
     static unique_buffer adopt(T *data, std::size_t count) noexcept {
-        return unique_buffer(detail::extent<T>{data, count, detail::number_in_arena(data)});
+        // The memory may be in an arena that this thread is not in.
+        return unique_buffer(detail::extent<T>{data, count, detail::number_in_arena(data, true)});
     }
 
   private:
@@ -146,8 +161,12 @@ template <class T> class async_buffer
     // Uses another stream from now on. All use of the memory so far must be ordered before what is
     // submitted to that stream.
     void set_stream(stream_ref s) noexcept {
+        // A default stream is announced now: by the free, its handle may mean another stream.
+        const bool is_announced =
+            detail::is_default(s) &&
+            gpumem_record_stream(detail::untyped(this->data()), s.get()) == GPUMEM_OK;
         this->state_.stream = s;
-        this->state_.is_handed_over = this->data() != nullptr;
+        this->state_.is_handed_over = this->data() != nullptr && !is_announced;
     }
     // Gives the memory up; the caller frees it. The stream stays.
     T *release() noexcept {
@@ -176,6 +195,11 @@ template <class T> class async_buffer
         void *p = nullptr;
         check(gpumem_realloc_async(detail::untyped(this->data()), detail::bytes_of<T>(count),
                                    get_stream().get(), &p));
+        if (detail::is_default(get_stream()) && !detail::is_on_current_device(p)) {
+            // It counts as allocated on a stream of gpumem's own. Were the announcement refused,
+            // which it is without a pool only, the free would wait for the device.
+            gpumem_record_stream(p, get_stream().get());
+        }
         this->state_.data = static_cast<T *>(p);
         this->state_.size = count;
         this->state_.id = detail::number_in_arena(p, id != 0);

@@ -181,11 +181,17 @@ gpumem_status gpumem_reservation_attach_stream(gpumem_reservation r, gpumem_stre
 // Lets the calling thread's allocations in the reservation's space draw from it, on streams that
 // have none of their own.
 //
-// A thread has at most one reservation of each space. gpumem_space_detach_thread, the release and
-// the end of the thread detach it.
+// A thread has at most one reservation of each space. gpumem_reservation_detach_thread,
+// gpumem_space_detach_thread, the release and the end of the thread detach it.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread already has one of
 // this space.
 gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
+
+// Undoes gpumem_reservation_attach_thread on the same thread.
+//
+// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it is not the one that the
+// thread has attached.
+gpumem_status gpumem_reservation_detach_thread(gpumem_reservation r);
 
 #ifdef __cplusplus
 }

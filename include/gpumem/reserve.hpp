@@ -140,7 +140,6 @@ struct release_reservation {
 struct attached {
     gpumem_reservation reservation = nullptr;
     gpumem_space space{};
-    std::uint64_t number = 0;
 };
 struct detach_thread {
     void operator()(const attached &a) const noexcept {
@@ -148,13 +147,9 @@ struct detach_thread {
         if (a.reservation != nullptr) {
             gpumem_space_current_get(a.space, nullptr, &now);
         }
-        gpumem_reservation_info info;
-        GPUMEM_INIT(&info);
-        // One that was released meanwhile is detached already, and another may be attached. Where
-        // there is another, it may also be the default stream's, which hides the thread's.
-        if (now != 0 && (now == a.number ||
-                         gpumem_reservation_info_get(a.reservation, &info) == GPUMEM_OK)) {
-            gpumem_space_detach_thread(a.space);
+        // One that was released meanwhile is detached already, which is no failure.
+        if (now != 0) {
+            gpumem_reservation_detach_thread(a.reservation);
         }
     }
 };
@@ -260,7 +255,6 @@ class reservation_attachment : public detail::owner<detail::attached, detail::de
         check(gpumem_reservation_attach_thread(r));
         state_.reservation = r;
         state_.space = info.space;
-        state_.number = info.number;
     }
 };
 

@@ -31,7 +31,7 @@
     X(arena_enter_named) X(arena_exit) X(arena_abort) X(arena_attach) X(arena_detach) X(arena_current_get)             \
     X(arena_find) X(arena_promote) X(arena_escape) X(arena_stats_get) X(capture_begin) X(capture_end)                  \
     X(capture_abort) X(capture_retain) X(capture_release) X(reserve) X(reservation_release)                            \
-    X(reservation_attach_thread) X(space_detach_thread) X(reservation_info_get) X(stats_get) X(trim) X(validate)
+    X(reservation_attach_thread) X(reservation_detach_thread) X(reservation_info_get) X(stats_get) X(trim) X(validate)
 
 #define DECLARE(name) __typeof__(&gpumem_##name) name;
 /* The library's functions. Written once, before any of them is called. */
@@ -610,7 +610,7 @@ LEAN_EXPORT lean_obj_res gpumem_lean_reservation_detach(uint64_t r) {
     GPUMEM_INIT(&info);
     status = api.reservation_info_get(reservation_of(r), &info);
     if (status == GPUMEM_ERROR_INVALID) return unit(GPUMEM_OK);
-    return unit(status == GPUMEM_OK ? api.space_detach_thread(info.space) : status);
+    return unit(status == GPUMEM_OK ? api.reservation_detach_thread(reservation_of(r)) : status);
 }
 
 LEAN_EXPORT lean_obj_res gpumem_lean_reservation_info(uint64_t r) {

@@ -1,6 +1,7 @@
 """The memory manager for Numba against Numba's own classes; memory is the host device's where there
 is no GPU."""
 
+import gc
 import inspect
 import multiprocessing
 import os
@@ -63,6 +64,13 @@ def child(pipe, handle=None):
     handle._buffer.fill(9)
     gpumem.synchronize()
     handle.close()
+    again = pipe.recv()
+    if again is not None:
+        # An array keeps the memory, not its handle.
+        pointer = again.open(None)
+        del again
+        gc.collect()
+        assert gpumem.pointer_info(gpumem.numba._address(pointer)).requested == 5000
     pipe.send("done")
 
 
@@ -88,6 +96,7 @@ def test_other_processes(method, argument):
         here.send(handle)
     del handle
     assert here.poll(60) and here.recv() == b"\7\7\7"
+    here.send(None if argument else manager().get_ipc_handle(memory))
     assert here.poll(60) and here.recv() == "done"
     process.join(60)
     assert process.exitcode == 0

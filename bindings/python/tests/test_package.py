@@ -485,6 +485,46 @@ assert races() == 0
 """)
 
 
+def test_a_consumer_waits_for_another_threads_own_stream():
+    in_simulation("""
+own = 2
+for _ in range(10):
+    made, read, one = [], threading.Event(), threading.Event()
+    def work():
+        made.append(gpumem.Buffer(N, stream=own).fill(7))
+        one.set()
+        read.wait()
+    thread = threading.Thread(target=work)
+    thread.start()
+    one.wait()
+    c = gpumem.Buffer(N, stream=own)
+    made[0].__dlpack__(stream=own)
+    gpumem.memcpy(c, made[0], N, own)
+    assert made[0].__cuda_array_interface__["stream"] == 1
+    gpumem.synchronize(own)
+    read.set()
+    thread.join()
+assert races() == 0
+""")
+
+
+def test_what_is_adopted_is_of_its_own_stream():
+    in_simulation("""
+for _ in range(10):
+    s = gpumem.Stream()
+    p = gpumem.malloc(N, s)
+    gpumem.memset(p, 1, N, s)
+    b, c = gpumem.Buffer.adopt(p), gpumem.Buffer(N)
+    assert b.stream == s.handle == b.__cuda_array_interface__["stream"]
+    b.__dlpack__(stream=1)
+    gpumem.memcpy(c, p, N)
+    gpumem.synchronize()
+    b.fill(2)
+    assert b.tobytes() == b"\\2" * N
+assert races() == 0
+""")
+
+
 def test_without_a_pool_work_on_another_stream_is_waited_for():
     in_simulation("""
 s, t = gpumem.Stream(), gpumem.Stream()
@@ -609,6 +649,14 @@ def test_dlpack_unused():
         gpumem.Buffer(1).__dlpack__(dl_device=(1, 0))
 
 
+def test_dlpack_refuses_what_its_fields_do_not_hold():
+    before = gpumem.stats().allocations
+    for shape, dtype in (((1,), "c32"), ((1 << 63, 0), "u1")):
+        with pytest.raises(BufferError, match="255 bits"):
+            gpumem.Buffer(shape=shape, dtype=dtype).__dlpack__()
+    assert gpumem.stats().allocations == before
+
+
 def test_dlpack_refused():
     # NumPy has no memory of devices: it drops the capsule with its exception set, which stays.
     numpy = pytest.importorskip("numpy")
@@ -684,6 +732,10 @@ if pid == 0:
     try: gpumem.Buffer(100)
     except gpumem.Forked: pass
     else: os._exit(1)
+    for use in (b.check, b.__dlpack__, lambda: b.fill(1)):
+        try: use()
+        except gpumem.Forked: pass
+        else: os._exit(2)
     del b, p
     sys.exit(0)
 assert os.waitpid(pid, 0)[1] == 0
@@ -822,6 +874,21 @@ def test_a_reservation_may_end_and_change_within_its_block():
             raise KeyError("the body's own")
     with pytest.raises(gpumem.Invalid, match="released"):
         r.release()
+
+
+def test_a_thread_is_detached_from_what_it_is_attached_to():
+    with gpumem.reserve(MIB) as r, gpumem.reserve(MIB, space="host") as other, gpumem.Stream() as s:
+        with pytest.raises(gpumem.Invalid, match="not attached"):
+            other.detach_thread()
+        second = gpumem.reserve(MIB)
+        with pytest.raises(gpumem.Invalid, match="not attached"):
+            second.detach_thread()
+        with gpumem.Buffer(1000, stream=s):
+            assert r.info().drawn > 0
+        r.detach_thread()
+        with gpumem.Buffer(1000, stream=s):
+            assert r.info().drawn == 0
+        second.release()
 
 
 def test_a_block_that_cannot_begin_promises_nothing():
@@ -979,6 +1046,26 @@ def test_a_failed_keep_list_is_reported_as_it_ended():
         with gpumem.arena("step", keep=lambda: 1 / 0) as arena:
             b = gpumem.Buffer(100)
     assert (arena.report.freed, arena.report.freed_bytes) == (1, 100) and not b.live
+
+
+@pytest.mark.parametrize("why", [KeyError, None])
+def test_a_thread_leaves_what_an_attached_block_left_open(why):
+    with gpumem.arena("step") as step:
+        inner = []
+
+        def work():
+            with pytest.raises(why or gpumem.Invalid):
+                with step.attached():
+                    inner.append(gpumem.arena("inner").enter())
+                    if why is not None:
+                        raise why("the body's own")
+            assert gpumem.current_arena() is None
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert inner[0].open
+        inner[0].abort()
 
 
 @pytest.mark.parametrize("why", [KeyError, None])

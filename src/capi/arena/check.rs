@@ -32,6 +32,7 @@ use crate::capi::settings::context_options::{
     GPUMEM_ARENA_DEBUG_UNMAP,
 };
 use crate::context::Context;
+use crate::driver::process;
 use std::ffi::{c_char, c_void, CStr};
 
 /// What has been found so far in this process, on all devices. Counts unless a field says bytes.
@@ -180,7 +181,7 @@ fn stats(ctx: &Context) -> gpumem_arena_debug_stats {
 /// is one.
 #[inline]
 fn nothing_to_check() -> bool {
-    Context::existing().is_none_or(|ctx| ctx.detector().is_none())
+    Context::existing().is_none_or(|ctx| ctx.detector().is_none()) && !process::forked()
 }
 
 /// Longest operation or operand shown, bytes.

@@ -278,13 +278,22 @@ pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpu
 /// Lets the calling thread's allocations in the reservation's space draw from it, on streams that
 /// have none of their own.
 ///
-/// A thread has at most one reservation of each space. gpumem_space_detach_thread, the release and
-/// the end of the thread detach it.
+/// A thread has at most one reservation of each space. gpumem_reservation_detach_thread,
+/// gpumem_space_detach_thread, the release and the end of the thread detach it.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread already has one of
 /// this space.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpumem_status {
     guard(|| reservation(r)?.attach_thread())
+}
+
+/// Undoes gpumem_reservation_attach_thread on the same thread.
+///
+/// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or it is not the one that the
+/// thread has attached.
+#[no_mangle]
+pub extern "C" fn gpumem_reservation_detach_thread(r: gpumem_reservation) -> gpumem_status {
+    guard(|| reservation(r)?.detach_thread())
 }
 
 fn strategy(o: &gpumem_reserve_options) -> Result<Strategy> {

@@ -157,16 +157,18 @@ impl Attachments {
         attached.unwrap_or_else(|| Err(Error::invalid("this thread is ending and can have no reservation attached")))
     }
 
-    /// Detaches the calling thread's reservation in a space.
-    pub(super) fn detach_thread(&self, hub: u64, space: &Space) -> Result<()> {
+    /// Detaches the calling thread's reservation in a space, if it has the number `only`.
+    pub(super) fn detach_thread(&self, hub: u64, space: &Space, only: Option<u64>) -> Result<()> {
         let gone = with_local(|local| {
             local.attached.retain(|a| !a.2.released());
-            let at = local.attached.iter().position(|a| a.0 == hub && a.1 == space.index)?;
+            let is_meant = |a: &Account| only.is_none_or(|id| id == a.id);
+            let at = local.attached.iter().position(|a| a.0 == hub && a.1 == space.index && is_meant(&a.2))?;
             Some(local.attached.swap_remove(at))
         });
-        match gone.flatten() {
-            Some(_) => Ok(()),
-            None => Err(Error::invalid(format!("this thread has no reservation of {} attached", space.id))),
+        match (gone.flatten(), only) {
+            (Some(_), _) => Ok(()),
+            (None, None) => Err(Error::invalid(format!("this thread has no reservation of {} attached", space.id))),
+            (None, Some(id)) => Err(Error::invalid(format!("reservation {id} is not attached to this thread"))),
         }
     }
 

@@ -318,7 +318,7 @@ impl Manager {
     /// Detaches the calling thread's reservation in a space.
     pub fn detach_thread(&self, space: &Space) -> Result<()> {
         self.own(space)?;
-        self.hub.attachments.detach_thread(self.hub.id, space)
+        self.hub.attachments.detach_thread(self.hub.id, space, None)
     }
 
     /// Forgets a stream that is gone: its attachments and its usage. Allocations made on it stay

@@ -179,6 +179,11 @@ impl Reservation {
         self.hub.attachments.attach_thread(self.hub.id, &self.account)
     }
 
+    /// Undoes [`Self::attach_thread`].
+    pub fn detach_thread(&self) -> Result<()> {
+        self.hub.attachments.detach_thread(self.hub.id, &self.account.space, Some(self.account.id))
+    }
+
     /// Sets what an allocation that does not fit does.
     pub fn set_policy(&self, policy: LimitPolicy) -> Result<()> {
         self.set_policies(|p| std::mem::replace(&mut p.limit, policy)).map(drop)

@@ -164,11 +164,18 @@ class Arena:
     def attached(self) -> Iterator[Arena]:
         """Puts what this thread allocates in the block into the arena too. The arena cannot end
         meanwhile."""
+        before, now = ctypes.c_void_p(), ctypes.c_void_p()
+        ok(C.gpumem_arena_current_get(ctypes.byref(before)))
         ok(C.gpumem_arena_attach(self._begun()))
         try:
             yield self
-        finally:
             ok(C.gpumem_arena_detach(self.handle))
+        except BaseException:
+            # The thread also leaves arenas that the block has left open; they stay open.
+            while C.gpumem_arena_current_get(ctypes.byref(now)) == 0 and now.value not in (None, before.value):
+                if C.gpumem_arena_detach(now) != 0:
+                    break
+            raise
 
     def stats(self) -> ArenaStats:
         """Returns what has happened in the arena so far."""

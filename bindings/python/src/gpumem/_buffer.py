@@ -221,7 +221,10 @@ class Buffer:
     @classmethod
     def adopt(cls, ptr: Address, *, stream: StreamLike = None, shape: Shape | None = None, dtype: DType = None) -> Buffer:
         """Takes ownership of an allocation made by `malloc` or by other code through gpumem: from
-        now on the buffer frees it."""
+        now on the buffer frees it.
+
+        `stream` is the buffer's own from now on, by default the one that the memory was allocated
+        on, which must live as long as the buffer then."""
         ptr = _values.address(ptr)
         info = pointer_info(ptr)
         self = cls.__new__(cls)
@@ -229,7 +232,7 @@ class Buffer:
         self.typestr = _dlpack.typestr(dtype)
         item = _dlpack.item_bytes(self.typestr)
         self.shape = (info.requested // item,) if shape is None else _lengths(shape)
-        self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
+        self.nbytes, self.stream = math.prod(self.shape) * item, info.stream if stream is None else _values.stream(stream)
         self._life, self._others, self._order = life(stream), None, None
         if info.base != ptr or self.nbytes > info.requested:
             raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")

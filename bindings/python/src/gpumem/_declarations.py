@@ -734,6 +734,7 @@ FUNCTIONS = {
     "gpumem_record_stream": (c_int32, [c_void_p, c_void_p]),
     "gpumem_reservation_attach_stream": (c_int32, [c_void_p, c_void_p]),
     "gpumem_reservation_attach_thread": (c_int32, [c_void_p]),
+    "gpumem_reservation_detach_thread": (c_int32, [c_void_p]),
     "gpumem_reservation_grow": (c_int32, [c_void_p, c_uint64, c_uint64, c_void_p]),
     "gpumem_reservation_info_get": (c_int32, [c_void_p, c_void_p]),
     "gpumem_reservation_out_of_memory_set": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p]),

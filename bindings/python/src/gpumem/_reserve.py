@@ -66,8 +66,7 @@ class Reservation:
 
     def detach_thread(self) -> None:
         """Undoes `attach_thread()`."""
-        where = self._structure().space
-        ok(C.gpumem_space_detach_thread(where))
+        ok(C.gpumem_reservation_detach_thread(self.handle))
 
     def grow(self, nbytes: Size, timeout: float | None = 0) -> None:
         """Makes the reservation larger, or waits its turn until it can be."""

@@ -121,7 +121,10 @@ class GpumemIpcHandle(IpcHandle):
             self._buffer = import_fd(fd, self.size, _stats.current_device())
         finally:
             os.close(fd)
-        return MemoryPointer(context, _pointer(self._buffer.ptr + self.offset), self.size - self.offset)
+        pointer = MemoryPointer(context, _pointer(self._buffer.ptr + self.offset), self.size - self.offset)
+        # Arrays keep this pointer and may outlive the handle. close() frees the buffer all the same.
+        pointer.gpumem_buffer = self._buffer
+        return pointer
 
     open_direct = open_staged = open
 

@@ -174,6 +174,8 @@ def adopt(tensors: Any, name: Tag) -> None:
             # moved, so that no address comes again.
             if old.data_ptr() not in moved:
                 moved[old.data_ptr()] = old, old.clone()
+            # The old memory may be of another stream than the one that copies it.
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             tensor.data = view.set_(moved[old.data_ptr()][1], tensor.storage_offset(), tensor.size(), tensor.stride())
 

@@ -99,23 +99,24 @@ static void a_stream_that_is_set_is_the_current_devices() {
             gpumem::stream other, another;
             gpumem::async_buffer<char> buffer;
             if (how == 0) {
-                buffer = gpumem::async_buffer<char>(BYTES, other);
+                buffer = gpumem::async_buffer<char>(MIB, other);
                 gpumem::stream_ref().wait(other);
                 buffer.set_stream({});
             } else {
-                buffer = gpumem::async_buffer<char>(BYTES);
+                buffer = gpumem::async_buffer<char>(MIB);
                 OK(gpumem_device_sync());
                 OK(gpumem_device_set(1));
-                buffer.resize(2 * BYTES);
+                buffer.resize(8 * BYTES);
             }
-            OK(gpumem_memset_async(buffer.data(), 1, BYTES, nullptr));
-            OK(gpumem_device_set(1 - how));
+            OK(gpumem_memset_async(buffer.data(), 1, MIB, nullptr));
+            OK(gpumem_device_set(1));
             const std::size_t bytes = buffer.size();
             buffer.reset();
             OK(gpumem_device_set(0));
-            gpumem::async_buffer<char> next(bytes, other), last(bytes, another);
-            OK(gpumem_memset_async(next.data(), 2, BYTES, other.get()));
-            OK(gpumem_memset_async(last.data(), 2, BYTES, another.get()));
+            const gpumem::stream_ref now = how == 0 ? gpumem::stream_ref(another) : gpumem::stream_ref();
+            gpumem::async_buffer<char> next(bytes, now), last(bytes, other);
+            OK(gpumem_memset_async(next.data(), 2, MIB, now.get()));
+            OK(gpumem_memset_async(last.data(), 2, MIB, other.get()));
             CHECK(reports() == 0);
         }
     }

@@ -2,9 +2,10 @@
 
 use flate2::write::GzEncoder;
 use flate2::Compression;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
@@ -27,8 +28,10 @@ impl Target {
         }
         let cannot = |e: io::Error| format!("{}: cannot write: {e}", path.display());
         match fs::metadata(path) {
+            // Whatever it is called: /dev/stdout may be a file that others write to as well.
+            Ok(there) if is_stdout(&there) => Ok(Target::Stdout),
             Ok(there) if there.is_dir() => Err(cannot(io::Error::from(io::ErrorKind::IsADirectory))),
-            Ok(there) if !there.is_file() => Ok(Target::Stream(path.to_path_buf())),
+            Ok(there) if !there.is_file() || is_open_file(path) => Ok(Target::Stream(path.to_path_buf())),
             Ok(there) if there.permissions().readonly() => {
                 Err(cannot(io::Error::from(io::ErrorKind::PermissionDenied)))
             }
@@ -69,7 +72,8 @@ impl Target {
 }
 
 fn stream(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::new(OpenOptions::new().write(true).open(path)?);
+    // A file that is open in this process goes on where it ends.
+    let mut out = BufWriter::new(OpenOptions::new().append(true).open(path)?);
     write(&mut out)?;
     out.flush()
 }
@@ -93,6 +97,21 @@ fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     // Else the name could reach the disk before the contents.
     scratch.as_file().sync_all()?;
     scratch.persist(path).map(drop).map_err(|e| e.error)
+}
+
+/// Whether this is the file or pipe that standard output is. Not a device: both may well be
+/// /dev/null.
+fn is_stdout(there: &Metadata) -> bool {
+    let out = io::stdout().as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata());
+    let is_device = there.file_type().is_char_device();
+    !is_device && out.is_ok_and(|out| (out.dev(), out.ino()) == (there.dev(), there.ino()))
+}
+
+/// Whether a name stands for a file that this process has open.
+fn is_open_file(path: &Path) -> bool {
+    let dir = path.parent().and_then(|dir| fs::canonicalize(dir).ok());
+    let own = fs::canonicalize("/proc/self/fd");
+    dir.is_some_and(|dir| own.is_ok_and(|own| own == dir))
 }
 
 /// The end of a chain of links to a missing file: a file written there is then seen through them.

@@ -1,10 +1,11 @@
-//! Several arenas with capacities: a division is found where there is one.
+//! Several arenas with capacities: a division is found where there is one. And what each gets of the
+//! time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use crate::plan_support;
 
-use gpumem::plan::{solve, verify, Arena, Buffer, Layout, LayoutStatus, Problem, SolveOptions};
+use gpumem::plan::{solve, verify, Arena, Buffer, Effort, Layout, LayoutStatus, Problem, SolveOptions};
 use plan_support::generate::Rng;
 use plan_support::{csv, MIB};
 
@@ -96,4 +97,27 @@ fn a_division_is_found_where_there_is_one() {
         (found, none) = if expected { (found + 1, none) } else { (found, none + 1) };
     }
     assert!(found > 50 && none > 50, "{found} {none}");
+}
+
+/// With a time limit, an arena that cannot reach its bound leaves time to those after it.
+#[test]
+fn each_arena_has_its_share_of_the_time() {
+    let mut rng = Rng::new(7);
+    let mut problem = Problem::new();
+    problem.add_arena(Arena::default());
+    let count = 20_000;
+    for k in 0..count {
+        let lower = rng.below(count);
+        let mut buffer = Buffer::new(rng.between(1, 100_000), lower, (lower + rng.between(1, 200)).min(count + 1));
+        buffer.arena = Some(u32::from(k % 4 == 0));
+        problem.add(buffer).unwrap();
+    }
+    let sizes = |options: SolveOptions<'_>| -> Vec<u64> {
+        let layout = solve(&problem, &options).unwrap();
+        assert_eq!(verify(&problem, &layout), Ok(()));
+        layout.arenas.iter().map(|a| a.size).collect()
+    };
+    let quick = sizes(SolveOptions { effort: Effort::Fast, ..SolveOptions::default() });
+    let timed = sizes(SolveOptions { time_limit: Some(std::time::Duration::from_secs(2)), ..SolveOptions::default() });
+    assert!(timed[0] <= quick[0] && timed[1] <= quick[1], "{timed:?}, {quick:?}");
 }

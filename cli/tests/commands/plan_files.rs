@@ -143,6 +143,40 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
     assert!(help.contains("2 bad usage, bad input, or a result that could not be written"), "{help}");
 }
 
+/// A file that is open already, here as standard output, is written on, whatever it is called.
+#[test]
+fn a_file_that_is_open_goes_on() {
+    let dir = with_input();
+    let log = || fs::OpenOptions::new().append(true).open(dir.path().join("log.txt")).unwrap();
+    let log_of = |args: &[&str]| {
+        file(&dir, "log.txt", b"precious\n");
+        let out = run(gpumem().args(["plan", "in.csv"]).args(args).current_dir(dir.path()).stdout(log()));
+        (out.status.code(), stderr(&out), fs::read_to_string(dir.path().join("log.txt")).unwrap())
+    };
+    let same = log_of(&["--out", "-"]);
+    assert!(same.0 == Some(0) && same.2.starts_with("precious\nid,lower,upper,size,offset\n"), "{same:?}");
+    assert_eq!(log_of(&["--out", "log.txt"]).2, same.2);
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let (code, _, text) = log_of(&["--out", name]);
+        assert_eq!((code, &text), (Some(0), &same.2), "{name}");
+        let (code, says, text) = log_of(&["--out", name, "--json"]);
+        assert_eq!((code, &*text), (Some(2), "precious\n"), "{name}");
+        assert!(says.contains("both write to standard output"), "{says}");
+    }
+    // And one that is not standard output.
+    let script = "gpumem=$1; shift; \"$gpumem\" plan in.csv --svg /dev/fd/3 3>> log.txt";
+    file(&dir, "log.txt", b"precious\n");
+    let out = run(Command::new("sh").args(["-c", script, "sh", env!("CARGO_BIN_EXE_gpumem")]).current_dir(dir.path()));
+    let text = fs::read_to_string(dir.path().join("log.txt")).unwrap();
+    assert!(out.status.success() && text.starts_with("precious\n<svg "), "{}", stderr(&out));
+    let null = gpumem()
+        .args(["plan", "in.csv", "--out", "/dev/null", "--json"])
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .status();
+    assert!(null.unwrap().success());
+}
+
 /// The script beside the examples reads what the planner writes, whatever else is in it, and says
 /// what a file lacks.
 #[test]

@@ -58,7 +58,7 @@ fn first_with_room(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigned>
         let place = |fit: &FirstFit<'_>| match buffer.place {
             Place::Fixed(at) => fit.is_free(k, at).then_some(at),
             _ if !in_time => None,
-            _ => Some(fit.offset_for(k, Fit::First)),
+            _ => Some(fit.offset_for(k, Fit::First).0),
         };
         let room = |arena: usize, at: u64| arenas[arena].capacity.is_none_or(|c| at + buffer.extent() <= c);
         let found = match buffer.arena {

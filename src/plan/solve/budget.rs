@@ -88,7 +88,8 @@ impl<'a> Budget<'a> {
     pub(super) fn part(&self, share: u32) -> Budget<'a> {
         let now = Instant::now();
         let deadline = self.deadline.map(|d| now + d.saturating_duration_since(now) / share);
-        Budget::new(self.left / u64::from(share), deadline, self.cancel)
+        let part = Budget::new(self.left / u64::from(share), deadline, self.cancel);
+        Budget { interrupted: part.interrupted || self.interrupted, ..part }
     }
 
     /// Takes the steps used by shares, and stops this budget if one was interrupted.

@@ -96,18 +96,13 @@ impl Shapes {
         if a.is_whole() && b.is_whole() {
             return a.span.0 < b.span.1 && b.span.0 < a.span.1;
         }
-        let (mut x, mut y) = (self.ranges(i).iter().peekable(), self.ranges(j).iter().peekable());
-        while let (Some(a), Some(b)) = (x.peek(), y.peek()) {
-            if a.0.max(b.0) < a.1.min(b.1) {
-                return true;
-            }
-            if a.1 <= b.1 {
-                x.next();
-            } else {
-                y.next();
-            }
-        }
-        false
+        let (x, y) = (self.ranges(i), self.ranges(j));
+        // One may have very many.
+        let (few, mut many) = if x.len() <= y.len() { (x, y) } else { (y, x) };
+        few.iter().any(|a| {
+            many = &many[many.partition_point(|b| b.1 <= a.0)..];
+            many.first().is_some_and(|b| b.0 < a.1)
+        })
     }
 }
 
@@ -273,12 +268,13 @@ impl<'a> FirstFit<'a> {
         }
     }
 
-    /// The offset for shape `i` among the placed shapes.
-    pub(super) fn offset_for(&self, i: u32, fit: Fit) -> u64 {
+    /// The offset for shape `i` among the placed shapes, and how many of these were in its way.
+    pub(super) fn offset_for(&self, i: u32, fit: Fit) -> (u64, u64) {
         let shape = &self.shapes.shapes[i as usize];
-        let mut at = 0u64;
+        let (mut at, mut met) = (0u64, 0);
         let mut best = (u64::MAX, 0);
         self.neighbours(i, 0, |_, offset, end, low| {
+            met += 1;
             if end > at {
                 if offset >= at && offset - at >= shape.size {
                     best = best.min((offset - at, at));
@@ -291,11 +287,7 @@ impl<'a> FirstFit<'a> {
             }
             true
         });
-        if best.0 == u64::MAX {
-            at
-        } else {
-            best.1
-        }
+        (if best.0 == u64::MAX { at } else { best.1 }, met)
     }
 
     /// Calls `each` with the shape, offset and end of each placed shape that is live together with
@@ -367,12 +359,12 @@ impl<'a> FirstFit<'a> {
     ) -> Option<u64> {
         let mut size = 0;
         for i in order {
-            let offset = self.offset_for(i, fit);
+            let (offset, met) = self.offset_for(i, fit);
             let end = offset + self.shapes.shapes[i as usize].size;
-            // A step of the budget is about a microsecond: one or two thousand comparisons, or a
-            // hundred obstacles, many of which are low and meet the shape.
+            // A step of the budget is about a microsecond: one or two thousand comparisons, some
+            // hundred shapes in the way, or a hundred obstacles, many of which are low and meet it.
             let looked_at = self.list_for(&self.shapes.shapes[i as usize]).len() * BLOCK;
-            if end > limit || !budget.take(1 + looked_at as u64 / 3072 + self.obstacles / 96) {
+            if end > limit || !budget.take(1 + looked_at as u64 / 3072 + (self.obstacles / 96).max(met / 384)) {
                 return None;
             }
             offsets[i as usize] = offset;

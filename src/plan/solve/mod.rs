@@ -144,7 +144,11 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     let mut optimal = true;
     let (mut too_large, mut impossible) = (false, false);
     let mut placements = Vec::new();
+    let count = homes.len() as u32;
     for ((index, (ids, found)), reserved) in (0u32..).zip(homes).zip(reserved) {
+        // Each arena has its share of the time that is left. Steps are for those that need them:
+        // the greedy orders, which all run, have steps of their own.
+        let mut share = budget.part(if budget.is_timed() { count - index } else { 1 });
         let capacity = arenas[index as usize].capacity;
         let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, reserved, ids));
         let before = |slots: &Vec<Option<Slot>>| {
@@ -153,7 +157,9 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
         };
         arena.earlier = earlier.map(before);
         let task = Task { goal: capacity.unwrap_or(0), effort: options.effort, threads: options.threads };
-        let mut placed = arena.lay_out(task, &mut budget);
+        let mut placed = arena.lay_out(task, &mut share);
+        budget.join_part(&share);
+        layout.interrupted |= share.interrupted();
         if let Some(offsets) = found.filter(|_| capacity.is_some_and(|c| placed.size > c)) {
             placed.take_smaller(arena.size(&offsets), offsets);
         }
@@ -168,7 +174,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
         }
         placements.push((index, arena.fixed, arena.buffers, placed.offsets));
     }
-    layout.interrupted = budget.interrupted();
+    layout.interrupted |= budget.interrupted();
     if too_large {
         // With several arenas, another division of the buffers might fit.
         let proved = impossible && arenas.len() == 1;

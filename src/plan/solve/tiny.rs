@@ -45,7 +45,7 @@ impl Search<'_> {
             if done >> bit & 1 == 1 || self.best.0 <= self.good {
                 continue;
             }
-            let offset = self.fit.offset_for(i, Fit::First);
+            let offset = self.fit.offset_for(i, Fit::First).0;
             let end = size.max(offset + self.shapes.shapes[i as usize].size);
             if end < self.best.0 {
                 self.offsets[i as usize] = offset;

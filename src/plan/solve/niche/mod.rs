@@ -39,6 +39,8 @@ const SETUP_STEPS: u64 = 4;
 const SECTIONS_A_STEP: u64 = 128;
 /// Blocks for which a step takes twice the time: it looks at those of some sections.
 const BLOCKS_A_STEP: u64 = 1 << 17;
+/// Looks at items that take the time of one step: where a niche fits thousands, they are most of it.
+const LOOKS_A_STEP: u64 = 256;
 /// Blocks that a run is set up with in the time of one step.
 const BLOCKS_A_SETUP_STEP: u64 = 1 << 10;
 /// Longest trail, in words of 4 bytes: a run that needs more is given up. No public instance that
@@ -209,6 +211,8 @@ impl<'a> Niche<'a> {
                 (self.fewest_left, taken.1) = (self.state.remaining, 0);
             }
             let noted_most = self.state.mark() > MOST_NOTED;
+            let cost = cost + self.state.looks / LOOKS_A_STEP;
+            self.state.looks %= LOOKS_A_STEP;
             if taken.0 > limits.steps || taken.1 > limits.patience || noted_most || !budget.take(cost) {
                 return Outcome::Unknown;
             }
@@ -273,6 +277,7 @@ impl<'a> Niche<'a> {
         }
         for w in self.state.words(niche) {
             let mut set = self.state.fitting(niche, w);
+            self.state.looks += u64::from(set.count_ones());
             while set != 0 {
                 let i = self.state.by_start[w * 64 + set.trailing_zeros() as usize] as usize;
                 set &= set - 1;
@@ -281,7 +286,10 @@ impl<'a> Niche<'a> {
                     continue;
                 }
                 if item.from <= covering && covering < item.to {
-                    self.candidates.push(i as u32);
+                    // What its alignment leaves empty here is lost, whatever rises first.
+                    if floor.next_multiple_of(item.align) - floor <= self.state.sections[section].slack {
+                        self.candidates.push(i as u32);
+                    }
                 } else {
                     rise = rise.min(floor.next_multiple_of(item.align) + item.size);
                 }
@@ -316,6 +324,7 @@ impl<'a> Niche<'a> {
                 frame.next += 1;
                 let item = self.candidates[at] as usize;
                 let tried = frame.first as usize..at;
+                self.state.looks += tried.len() as u64;
                 // Among identical items only the first is worth trying.
                 let like = |&other: &u32| self.state.are_alike(other as usize, item);
                 if self.candidates[tried].iter().any(like) {
@@ -378,5 +387,30 @@ impl<'a> Niche<'a> {
             k += 1;
         }
         self.parts[first..].sort_by_key(|p| std::cmp::Reverse(p.1 - p.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::instance::Item;
+    use super::*;
+
+    /// With thousands of items in one niche, a step looks at all of them, and costs more.
+    #[test]
+    fn a_step_costs_what_it_looks_at() {
+        let cost = |count: u64| {
+            let item = |k: u64| Item { from: 0, to: 1, size: 1_000 + 7 * k % 501, align: 1 << (k % 4) };
+            let items: Vec<Item> = (0..count).map(item).collect();
+            let total = items.iter().map(|i| i.size).sum();
+            let ranks: Vec<u32> = (0..count as u32).collect();
+            let instance = Instance { items, totals: vec![total], floors: vec![0], ..Instance::default() };
+            let mut niche = Niche::new(&instance);
+            niche.set_capacity(total + 5);
+            let mut budget = Budget::new(u64::MAX, None, None);
+            niche.run(&instance, Rule::of_round(0), &ranks, Limits::steps(40), &mut budget);
+            budget.taken() - SETUP_STEPS - count / 8
+        };
+        assert!((40..50).contains(&cost(20)), "{}", cost(20));
+        assert!(cost(4_096) > 40 * 4_096 / LOOKS_A_STEP, "{}", cost(4_096));
     }
 }

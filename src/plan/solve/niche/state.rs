@@ -74,6 +74,8 @@ pub(super) struct State<'a> {
     dirty: Vec<(u32, u32)>,
     /// Whether the last placement finished a section.
     pub(super) finished_any: bool,
+    /// Looks at items, for the caller to charge.
+    pub(super) looks: u64,
     /// Scratch of `count_choices`: changes in number and bytes from one section to the next.
     steps: Vec<(u32, u64)>,
     /// As `steps`, for items that fit but cannot stand.
@@ -147,6 +149,7 @@ impl<'a> State<'a> {
             steps: vec![(0, 0); sections + 1],
             dirty: Vec::new(),
             finished_any: false,
+            looks: 0,
         }
     }
 
@@ -329,6 +332,7 @@ impl<'a> State<'a> {
         let low = self.look_up(niche);
         for w in self.words(niche) {
             let mut set = self.fitting(niche, w);
+            self.looks += u64::from(set.count_ones());
             while set != 0 {
                 let i = self.by_start[w * 64 + set.trailing_zeros() as usize] as usize;
                 set &= set - 1;

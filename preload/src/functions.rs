@@ -1,5 +1,5 @@
-//! The driver's functions that are hooked, each with its hook, and the others that are called from
-//! here.
+//! The driver's functions that are hooked, and the others that are called from here. Those without a
+//! hook of their own are only tried again if memory is short (`pressure.rs`).
 
 /// Hands the list to a macro.
 macro_rules! functions {
@@ -53,11 +53,33 @@ macro_rules! functions {
                 "cuGraphAddNode", 12030 .. 13040, Any: cuGraphAddNode_v2(out: *mut usize, graph: usize, from: *const usize, edges: *const c_void, count: usize, params: *mut NodeParams) = graphs::add;
                 "cuGraphNodeSetParams", 12020 .. 13040, Any: cuGraphNodeSetParams(node: usize, params: *mut NodeParams) = graphs::set;
                 "cuGraphExecNodeSetParams", 12020 .. 99999, Any: cuGraphExecNodeSetParams(exec: usize, node: usize, params: *mut NodeParams) = graphs::set_in;
-                "cuMemCreate", 10020 .. 99999, Any: cuMemCreate(out: *mut u64, bytes: usize, prop: *const c_void, flags: u64) = pressure::create;
-                "cuMemAllocManaged", 6000 .. 99999, Any: cuMemAllocManaged(out: *mut Ptr, bytes: usize, flags: c_uint) = pressure::managed;
-                "cuArrayCreate", 3020 .. 99999, Any: cuArrayCreate_v2(out: *mut usize, desc: *const c_void) = pressure::array;
-                "cuArray3DCreate", 3020 .. 99999, Any: cuArray3DCreate_v2(out: *mut usize, desc: *const c_void) = pressure::array_3d;
-                "cuMipmappedArrayCreate", 5000 .. 99999, Any: cuMipmappedArrayCreate(out: *mut usize, desc: *const c_void, levels: c_uint) = pressure::mipmapped;
+
+                "cuMemCreate", 10020 .. 99999, Any: cuMemCreate(out: *mut u64, bytes: usize, prop: *const c_void, flags: u64);
+                "cuMemAllocManaged", 6000 .. 99999, Any: cuMemAllocManaged(out: *mut Ptr, bytes: usize, flags: c_uint);
+                "cuArrayCreate", 3020 .. 99999, Any: cuArrayCreate_v2(out: *mut usize, desc: *const c_void);
+                "cuArray3DCreate", 3020 .. 99999, Any: cuArray3DCreate_v2(out: *mut usize, desc: *const c_void);
+                "cuMipmappedArrayCreate", 5000 .. 99999, Any: cuMipmappedArrayCreate(out: *mut usize, desc: *const c_void, levels: c_uint);
+                "cuModuleLoad", 2000 .. 99999, Any: cuModuleLoad(out: *mut usize, file: *const c_char);
+                "cuModuleLoadData", 2000 .. 99999, Any: cuModuleLoadData(out: *mut usize, image: *const c_void);
+                "cuModuleLoadDataEx", 2010 .. 99999, Any: cuModuleLoadDataEx(out: *mut usize, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
+                "cuModuleLoadFatBinary", 2000 .. 99999, Any: cuModuleLoadFatBinary(out: *mut usize, image: *const c_void);
+                "cuModuleGetFunction", 2000 .. 99999, Any: cuModuleGetFunction(out: *mut usize, module: usize, name: *const c_char);
+                "cuLibraryGetModule", 12000 .. 99999, Any: cuLibraryGetModule(out: *mut usize, library: usize);
+                "cuKernelGetFunction", 12000 .. 99999, Any: cuKernelGetFunction(out: *mut usize, kernel: usize);
+                "cuCtxSetLimit", 3010 .. 99999, Any: cuCtxSetLimit(limit: c_int, value: usize);
+                "cuLaunchKernel", 4000 .. 99999, Legacy: cuLaunchKernel(f: usize, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void);
+                "cuLaunchKernelEx", 11060 .. 99999, Legacy: cuLaunchKernelEx(config: *const c_void, f: usize, params: *mut *mut c_void, extra: *mut *mut c_void);
+                "cuLaunchCooperativeKernel", 9000 .. 99999, Legacy: cuLaunchCooperativeKernel(f: usize, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, params: *mut *mut c_void);
+                "cuGraphLaunch", 10000 .. 99999, Legacy: cuGraphLaunch(exec: usize, stream: Stream);
+                "cuGraphUpload", 11010 .. 99999, Legacy: cuGraphUpload(exec: usize, stream: Stream);
+                "cuGraphInstantiateWithParams", 12000 .. 99999, Legacy: cuGraphInstantiateWithParams(out: *mut usize, graph: usize, params: *mut c_void);
+                "cuLaunchKernel", 4000 .. 99999, Own: cuLaunchKernel_ptsz(f: usize, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void);
+                "cuLaunchKernelEx", 11060 .. 99999, Own: cuLaunchKernelEx_ptsz(config: *const c_void, f: usize, params: *mut *mut c_void, extra: *mut *mut c_void);
+                "cuLaunchCooperativeKernel", 9000 .. 99999, Own: cuLaunchCooperativeKernel_ptsz(f: usize, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Stream, params: *mut *mut c_void);
+                "cuGraphLaunch", 10000 .. 99999, Own: cuGraphLaunch_ptsz(exec: usize, stream: Stream);
+                "cuGraphUpload", 11010 .. 99999, Own: cuGraphUpload_ptsz(exec: usize, stream: Stream);
+                "cuGraphInstantiateWithParams", 12000 .. 99999, Own: cuGraphInstantiateWithParams_ptsz(out: *mut usize, graph: usize, params: *mut c_void);
+                "cuGraphInstantiate", 12000 .. 99999, Any: cuGraphInstantiateWithFlags(out: *mut usize, graph: usize, flags: u64);
             }
             others {
                 cuCtxGetCurrent(*mut Ctx);

@@ -8,9 +8,15 @@ use crate::real::{Hook, Real, Thread, HOOKS};
 use crate::{alloc, captures, contexts, counters, facts, graphs, guard, ipc, mempool, ordered, pressure, settings};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
+/// A call of a hook, or of a function that has none of its own.
+macro_rules! call {
+    ($real:ident, $name:ident($($arg:ident),*), $hook:path) => { $hook($real, $($arg),*) };
+    ($real:ident, $name:ident($($arg:ident),*)) => { pressure::again(|| $real.$name($($arg),*)) };
+}
+
 macro_rules! exports {
     (
-        hooked { $( $base:literal, $since:literal .. $until:literal, $thread:ident: $name:ident($($arg:ident: $ty:ty),*) = $hook:path; )* }
+        hooked { $( $base:literal, $since:literal .. $until:literal, $thread:ident: $name:ident($($arg:ident: $ty:ty),*) $(= $hook:path)?; )* }
         others { $( $other:ident($($oty:ty),*); )* }
     ) => {
         $(
@@ -19,7 +25,8 @@ macro_rules! exports {
             unsafe extern "C" fn $name($($arg: $ty),*) -> Code {
                 let Some(real) = Real::get() else { return NOT_INITIALIZED };
                 // SAFETY: the program's arguments, which are the driver function's by contract.
-                guard::run(|| unsafe { $hook(real, $($arg),*) }, || real.$name($($arg),*))
+                #[allow(unused_unsafe)]
+                guard::run(|| unsafe { call!(real, $name($($arg),*) $(, $hook)?) }, || real.$name($($arg),*))
             }
         )*
 

@@ -26,7 +26,9 @@ struct Import {
 }
 
 /// By name, and the device that it was opened on, which has an address of its own.
-static IMPORTS: Mutex<Option<HashMap<(Name, DeviceId), Import>>> = Mutex::new(None);
+type Imports = Option<HashMap<(Name, DeviceId), Import>>;
+
+static IMPORTS: Mutex<Imports> = Mutex::new(None);
 
 pub unsafe fn export(real: &Real, out: *mut IpcHandle, ptr: Ptr) -> Code {
     let found = served::owner(ptr).filter(|_| !out.is_null()).and_then(|s| Some((s, s.info_containing(ptr)?)));
@@ -67,20 +69,29 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
     }
     let Some((served, _)) = served::of_context(real, real.current()) else { return INVALID_CONTEXT };
     let key = (name, served.dev);
-    let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let imports = imports.get_or_insert_default();
-    if let Some(known) = imports.get_mut(&key) {
+    let imports = || IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let open_again = |imports: &mut Imports| {
+        let known = imports.get_or_insert_default().get_mut(&key)?;
         known.opened += 1;
         // SAFETY: not null, so the program's place for an address.
         unsafe { out.write(known.ptr) };
-        return SUCCESS;
+        Some(SUCCESS)
+    };
+    if let Some(done) = open_again(&mut imports()) {
+        return done;
     }
+    // Without the lock: the other process may take its time.
     let Some((pieces, offset)) = porter::fetch(&name) else { return INVALID_VALUE };
+    let mut imports = imports();
+    // Another thread may have been quicker.
+    if let Some(done) = open_again(&mut imports) {
+        return done;
+    }
     match import(served, pieces, offset) {
         Ok(import) => {
             // SAFETY: as above.
             unsafe { out.write(import.ptr) };
-            imports.insert(key, import);
+            imports.get_or_insert_default().insert(key, import);
             SUCCESS
         }
         Err(e) => served::code(&e).unwrap_or(MAP_FAILED),

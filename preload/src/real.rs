@@ -35,7 +35,7 @@ pub struct Hook {
 
 macro_rules! real {
     (
-        hooked { $( $base:literal, $since:literal .. $until:literal, $thread:ident: $name:ident($($arg:ident: $ty:ty),*) = $hook:path; )* }
+        hooked { $( $base:literal, $since:literal .. $until:literal, $thread:ident: $name:ident($($arg:ident: $ty:ty),*) $(= $hook:path)?; )* }
         others { $( $other:ident($($oty:ty),*); )* }
     ) => {
         /// The driver's functions that are called from here; `None` where the driver is older.

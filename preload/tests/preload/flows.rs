@@ -178,6 +178,7 @@ fn threads_keep_their_bytes() {
 fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
     let Some(with) = alike("proc", "shortage", &[]) else { return };
     with.says("cuMemAlloc(&p[0], (size_t)1 << 50) = 2");
+    with.says("cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0) = 0");
     with.says("cuArrayCreate(&array, 0) = 0");
 }
 

@@ -64,6 +64,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
     X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
     X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
+    X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
     X(simHold, 2000, simHold, (handle))                                                                                        \
     X(simRelease, 2000, simRelease, (handle))                                                                                  \
     X(simNative, 2000, simNative, (void))                                                                                      \
@@ -470,6 +471,10 @@ static void shortage(void) {
     CODE(cuMemAlloc(&p[0], (size_t)1 << 50));
     for (i = 1; i < n; i++) cuMemFree(p[i]);
     /* What gpumem holds free is there for others. */
+    CODE(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0));
+    n = 0;
+    while (n < 16 && cuMemAlloc(&p[n], (size_t)1 << 30) == 0) n++;
+    for (i = 1; i < n; i++) cuMemFree(p[i]);
     CODE(cuArrayCreate(&array, 0));
 }
 /* Memory that gpumem holds free, for requests that are the driver's: large ones by

@@ -541,6 +541,12 @@ cuda! {
         let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
         give(out, sim().host.phys_create(dev, half, PhysFlags::default()).map(|h| h.0 as usize))
     }
+    fn cuLaunchKernel(_f: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, _s: usize, _p: *const c_void, _x: *const c_void) {
+        // Needs half the device while it runs, for want of local memory.
+        let dev = here!();
+        let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
+        code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
+    }
     /* For tests: keeps a stream from making progress, lets it go on, counts the driver's own live allocations. */
     fn simHold(s: usize) { let dev = home!(s); code(sim().host.hold(dev, StreamHandle(s))) }
     fn simRelease(s: usize) { let dev = home!(s); code(sim().host.release(dev, StreamHandle(s))) }

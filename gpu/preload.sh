@@ -154,7 +154,7 @@ fi
 # ---- adversarial ---------------------------------------------------------------------------------
 if wanted adversarial && have adversarial adversarial; then
     for mode in $MODES; do
-        for what in late late_async capture reset fork; do both 30 "$what, $mode" "--free $mode" "$out/adversarial" "$what"; done
+        for what in late late_async capture reset fork local; do both 30 "$what, $mode" "--free $mode" "$out/adversarial" "$what"; done
         both 30 "destructor, $mode" "--free $mode" "$out/adversarial" destructor
         both 30 "16 threads, $mode" "--free $mode" "$out/adversarial" threads 3
         bounded 30 "cudaFree in a capture, $mode gpumem" "$gpumem" run --free "$mode" --stats -- "$out/adversarial" capture_free

@@ -1,5 +1,5 @@
 // What breaks careless allocators: `adversarial
-// late|late_async|capture|reset|destructor|fork|threads|torture [SECONDS]`. Prints "wrong 0" when
+// late|late_async|capture|reset|destructor|fork|local|threads|torture [SECONDS]`. Prints "wrong 0" when
 // every byte is right, and the same with gpumem and without.
 #include "check.cuh"
 #include <atomic>
@@ -229,6 +229,32 @@ static void torture(unsigned seed, double seconds, std::atomic<unsigned long lon
     for (Block &b : live) CHECK(cudaFree(b.p));
 }
 
+// Keeps 64 KiB in each thread's local memory, some 18 GB for as many threads as an H200 runs at once.
+__global__ void deep(unsigned words, unsigned long long *bad) {
+    uint32_t mine[1 << 14];
+    for (unsigned i = 0; i < words; i++) mine[i * 7 % words] = i;
+    for (unsigned i = 0; i < words; i++) {
+        if (mine[i * 7 % words] != i) atomicAdd(bad, 1ull);
+    }
+}
+
+// A launch that needs much local memory, on a device that was full of what the program has freed.
+static int local() {
+    std::vector<void *> all;
+    void *p;
+    unsigned long long *bad, wrong = 1;
+    CHECK(cudaMalloc(&bad, 8));
+    CHECK(cudaMemset(bad, 0, 8));
+    while (cudaMalloc(&p, size_t(1) << 30) == cudaSuccess) all.push_back(p);
+    cudaGetLastError();
+    for (void *q : all) CHECK(cudaFree(q));
+    deep<<<4, 32>>>((1 << 14) - 1, bad);
+    CHECK(cudaGetLastError());
+    CHECK(cudaMemcpy(&wrong, bad, 8, cudaMemcpyDeviceToHost));
+    std::printf("wrong %llu\n", wrong);
+    return wrong != 0;
+}
+
 int main(int argc, char **argv) {
     const std::string what = argc > 1 ? argv[1] : "";
     const double seconds = argc > 2 ? std::atof(argv[2]) : 5;
@@ -238,6 +264,7 @@ int main(int argc, char **argv) {
     if (what == "capture_free") return capture_free();
     if (what == "reset") return reset();
     if (what == "fork") return forks();
+    if (what == "local") return local();
     if (what == "destructor") { CHECK(cudaMalloc(&late_pointer, 1 << 20)); std::printf("wrong 0\n"); return 0; }
     if (what == "threads" || what == "torture") {
         std::atomic<unsigned long long> wrong{0}, done{0};

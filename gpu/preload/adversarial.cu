@@ -1,6 +1,6 @@
 // What breaks careless allocators: `adversarial
-// late|late_async|capture|reset|destructor|fork|local|threads|torture [SECONDS]`. Prints "wrong 0" when
-// every byte is right, and the same with gpumem and without.
+// late|late_async|capture|reset|destructor|fork|local|threads|torture [SECONDS]`. Prints "wrong 0"
+// when every byte is right, and the same with gpumem and without.
 #include "check.cuh"
 #include <atomic>
 #include <chrono>
@@ -229,7 +229,8 @@ static void torture(unsigned seed, double seconds, std::atomic<unsigned long lon
     for (Block &b : live) CHECK(cudaFree(b.p));
 }
 
-// Keeps 64 KiB in each thread's local memory, some 18 GB for as many threads as an H200 runs at once.
+// Keeps 64 KiB in each thread's local memory: some 18 GB, as an H200 has it for all threads that it
+// could run at once.
 __global__ void deep(unsigned words, unsigned long long *bad) {
     uint32_t mine[1 << 14];
     for (unsigned i = 0; i < words; i++) mine[i * 7 % words] = i;

@@ -1,5 +1,5 @@
-//! The driver's functions that are hooked, and the others that are called from here. Those without a
-//! hook of their own are only tried again if memory is short (`pressure.rs`).
+//! The driver's functions that are hooked, and the others that are called from here. Those without
+//! a hook of their own are only tried again if memory is short (`pressure.rs`).
 
 /// Hands the list to a macro.
 macro_rules! functions {

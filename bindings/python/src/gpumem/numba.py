@@ -122,7 +122,7 @@ class GpumemIpcHandle(IpcHandle):
         finally:
             os.close(fd)
         pointer = MemoryPointer(context, _pointer(self._buffer.ptr + self.offset), self.size - self.offset)
-        # Arrays keep this pointer and may outlive the handle. close() frees the buffer all the same.
+        # Arrays keep this pointer, not the handle. close() frees the buffer all the same.
         pointer.gpumem_buffer = self._buffer
         return pointer
 

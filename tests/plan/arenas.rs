@@ -1,5 +1,5 @@
-//! Several arenas with capacities: a division is found where there is one. And what each gets of the
-//! time.
+//! Several arenas with capacities: a division is found where there is one. And what each gets of
+//! the time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

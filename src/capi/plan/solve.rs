@@ -60,8 +60,8 @@ pub struct gpumem_plan_solve_options {
     /// Time to search, milliseconds. With a limit, the normal effort searches until then, or until
     /// it reaches the lower bound or a proof, and the layout may depend on the machine. 0 means the
     /// steps of the effort however long they take, usually seconds at most. A quick answer is
-    /// made in any case, and the first greedy order for up to 4,096 buffers. Of several arenas, each
-    /// has its share of the time.
+    /// made in any case, and the first greedy order for up to 4,096 buffers. Of several arenas,
+    /// each has its share of the time.
     pub time_limit_ms: u64,
     /// Threads to search with, a count up to 256; 0 and 1 search on the caller's thread.
     pub threads: u32,

@@ -39,7 +39,8 @@ const SETUP_STEPS: u64 = 4;
 const SECTIONS_A_STEP: u64 = 128;
 /// Blocks for which a step takes twice the time: it looks at those of some sections.
 const BLOCKS_A_STEP: u64 = 1 << 17;
-/// Looks at items that take the time of one step: where a niche fits thousands, they are most of it.
+/// Looks at items that take the time of one step. Where a niche fits thousands they are most of
+/// it.
 const LOOKS_A_STEP: u64 = 256;
 /// Blocks that a run is set up with in the time of one step.
 const BLOCKS_A_SETUP_STEP: u64 = 1 << 10;

@@ -116,6 +116,37 @@ fn a_reservation_that_takes_from_outside_moves_what_is_outside() {
     }
 }
 
+/// All of the space is promised, so a reservation that may take from outside or grow gets nothing
+/// there. Its own idle memory makes room, as it does for one whose policy is to fail: for a hold
+/// and for new memory, whatever it wants to grow by.
+#[test]
+fn a_reservation_that_may_have_more_still_makes_room_by_its_own() {
+    let grow = |pages: u64| LimitPolicy::Callback(Arc::new(move |_| Decision::Grow(pages * PAGE)));
+    let increase = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: false };
+    let ignore = LimitPolicy::Callback(Arc::new(|_| Decision::Ignore));
+    for policy in [LimitPolicy::Fail, LimitPolicy::Ignore, increase, ignore, grow(2), grow(40), grow(1000)] {
+        let rig = Rig::new(Options { pages: 64, ..Options::default() });
+        let s = rig.stream();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let request = Reserve::new(Strategy::Space(GPU), Amount::Exact(8 * PAGE));
+        let small = manager.reserve(Reserve { policy: policy.clone(), ..request }).unwrap();
+        let rest = Amount::Exact(rig.usage(GPU).available);
+        let rest = manager.reserve(Reserve::new(Strategy::Space(GPU), rest)).unwrap();
+        small.attach_thread().unwrap();
+        let own = movable(&rig, 8, s);
+        rig.ctx.shift(What::One(own[7]), Goal::Lower, Some(s), None).unwrap();
+        let new = movable(&rig, 1, s);
+        assert_eq!(resident(&rig, &own), 7, "{policy:?}");
+        rig.ctx.hold(own[7]).unwrap();
+        assert_eq!((resident(&rig, &own), resident(&rig, &new)), (7, 1), "{policy:?}: the oldest has gone");
+        assert_eq!((small.drawn(), small.size()), (8 * PAGE, 8 * PAGE));
+        manager.detach_thread(small.in_space()).unwrap();
+        rest.release().unwrap();
+        small.release().unwrap();
+        close(&rig, &[own, new].concat(), s);
+    }
+}
+
 /// All of the space is promised, and an allocation from a reservation needs no promise, only
 /// memory: just as much moves out as the device lacks.
 #[test]

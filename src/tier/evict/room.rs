@@ -38,7 +38,20 @@ impl Shared {
             return Ok(true);
         }
         let missing = self.missing(DeviceId(want.space.id), &want.lack)?;
-        Ok(self.empty(want.space, missing, Some(&want.lack), true, &|| true)? > 0)
+        let make =
+            |bytes, lack: &Lack| self.empty(want.space, bytes, Some(lack), true, &|| true).map(|freed| freed > 0);
+        let own = match want.lack {
+            // With so much of its own back the reservation needs nothing more of the space, which
+            // would have to give more.
+            Lack::Promise { short: Some(short), .. } if short.bytes < missing => {
+                make(short.bytes, &Lack::Reservation(short))
+            }
+            _ => Ok(false),
+        };
+        match own {
+            Ok(true) => Ok(true),
+            own => Ok(make(missing, &want.lack)? || own?),
+        }
     }
 
     /// Moves items that may move automatically out of a space, until `bytes` more are free. With a
@@ -99,8 +112,8 @@ impl Shared {
     fn missing(&self, device: DeviceId, lack: &Lack) -> Result<u64> {
         let (space, pool) = (self.gpu(device)?, self.pool(device)?);
         let (bytes, there) = match *lack {
-            Lack::Reservation { bytes, .. } => return Ok(bytes),
-            Lack::Promise(bytes) => (bytes, space.available()),
+            Lack::Reservation(short) => return Ok(short.bytes),
+            Lack::Promise { bytes, .. } => (bytes, space.available()),
             // What was drawn needs no promise any more.
             Lack::Memory(bytes) => (bytes, pool.unmapped()?),
         };

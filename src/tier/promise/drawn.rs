@@ -97,9 +97,10 @@ impl Drawn {
             _ => (None, 0),
         };
         match *lack {
-            Lack::Reservation { number, .. } if of == Some(number) => inside,
-            Lack::Reservation { .. } => 0,
-            Lack::Promise(_) => self.bytes() - inside,
+            Lack::Reservation(short) if of == Some(short.number) => inside,
+            Lack::Reservation(_) => 0,
+            Lack::Promise { short: Some(short), .. } if of == Some(short.number) => self.bytes(),
+            Lack::Promise { .. } => self.bytes() - inside,
             Lack::Memory(_) => self.bytes(),
         }
     }

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::account::{Account, Taken};
-use super::lack::{Counting, Lack, Refused};
+use super::lack::{Counting, Lack, Refused, Short};
 use super::policy::{call_back, Decision, Factor, LimitPolicy, Overdraw};
 use super::space::MAX_BYTES;
 use crate::base::sync::lock;
@@ -34,8 +34,11 @@ fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -
         exact(account.drawn()),
         exact(account.size())
     );
-    let missing = bytes.saturating_sub(account.room()).max(1);
-    let lack = of_space.map_or(Lack::Reservation { number: account.id, bytes: missing }, Lack::Promise);
+    let short = Short { number: account.id, bytes: bytes.saturating_sub(account.room()).max(1) };
+    let lack = match of_space {
+        Some(bytes) => Lack::Promise { bytes, short: Some(short) },
+        None => Lack::Reservation(short),
+    };
     Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(lack) }
 }
 

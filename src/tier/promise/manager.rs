@@ -48,6 +48,8 @@ pub enum DrawFrom<'a> {
     Reservation(&'a Reservation),
     /// Outside of any reservation, whatever is attached.
     Outside,
+    /// In the reservation of an earlier receipt while that lives, and else like any other.
+    Successor(&'a Source),
 }
 
 impl<'a> From<Option<&'a Reservation>> for DrawFrom<'a> {
@@ -214,6 +216,10 @@ impl Manager {
             DrawFrom::Attached => self.hub.attachments.current(self.hub.id, space, stream).account,
             DrawFrom::Reservation(r) => r.account_in(space).ok().cloned(),
             DrawFrom::Outside => None,
+            DrawFrom::Successor(source) => source
+                .live_in(space)
+                .cloned()
+                .or_else(|| self.hub.attachments.current(self.hub.id, space, stream).account),
         };
         self.attempt(space, (bytes, stream), account, || self.draw_once(space, from, bytes, stream), allocate)
     }
@@ -223,6 +229,14 @@ impl Manager {
             DrawFrom::Attached => self.hub.draw(space, bytes, stream),
             DrawFrom::Reservation(r) => self.hub.draw_from(r.account_in(space)?, bytes, stream),
             DrawFrom::Outside => self.hub.draw_outside(space, bytes, stream),
+            DrawFrom::Successor(source) => match source.live_in(space) {
+                Some(account) => match self.hub.draw_from(account, bytes, stream) {
+                    // Released in between.
+                    Err(_) if account.released() => self.hub.draw(space, bytes, stream),
+                    drawn => drawn,
+                },
+                None => self.hub.draw(space, bytes, stream),
+            },
         }
     }
 

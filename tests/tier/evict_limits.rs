@@ -58,6 +58,56 @@ fn a_request_that_can_never_be_met_moves_nothing() {
     close(&rig, &all, s);
 }
 
+/// Where a limit was lowered below the use, what is above it must go, too: if that cannot be met,
+/// nothing goes, and otherwise just as much as is missing.
+#[test]
+fn what_is_above_a_lowered_limit_is_missing_as_well() {
+    for of_the_pool in [false, true] {
+        let rig = Rig::new(Options { pages: 64, ..Options::default() });
+        let s = rig.stream();
+        let all = movable(&rig, 6, s);
+        let fixed = rig.malloc(16 * PAGE, 0, s);
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let lower = |pages: u64| match of_the_pool {
+            true => rig.ctx.set_limit(D, pages * PAGE).unwrap(),
+            false => manager.set_limit(GPU, Some(pages * PAGE)).unwrap(),
+        };
+        // 23 pages are used, one of them by the rig.
+        lower(10);
+        for flags in [AllocFlags::EVICTABLE, AllocFlags::SINGLE_HANDLE, AllocFlags::default()] {
+            let e = rig.ctx.malloc(&Request { size: PAGE, stream: s, flags, ..Request::default() }).unwrap_err();
+            assert_eq!(e.status, Status::OutOfMemory, "{e}");
+            assert_eq!(resident(&rig, &all), 6, "{of_the_pool} {flags:?}");
+        }
+        lower(20);
+        let p = rig.malloc(PAGE, 0, s);
+        assert_eq!(resident(&rig, &all), 2, "{of_the_pool}");
+        close(&rig, &[all, vec![fixed, p]].concat(), s);
+    }
+}
+
+/// A reservation that may grow above the limit needs what the capacity lacks, and no more.
+#[test]
+fn what_a_policy_let_go_above_the_limit_is_not_missing() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let s = rig.stream();
+    let all = movable(&rig, 20, s);
+    let manager = rig.ctx.tiers().unwrap().manager();
+    manager.set_limit(GPU, Some(32 * PAGE)).unwrap();
+    let policy = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: true };
+    let request = Reserve::new(Strategy::Space(GPU), Amount::Exact(PAGE));
+    let above = manager.reserve(Reserve { policy, ..request }).unwrap();
+    above.attach_thread().unwrap();
+    // All of the device: 21 pages are used outside of the reservation.
+    let p = rig.malloc(43 * PAGE, 0, s);
+    assert_eq!((resident(&rig, &all), rig.usage(GPU).beyond), (20, 32 * PAGE));
+    let q = rig.malloc(2 * PAGE, 0, s);
+    assert_eq!((resident(&rig, &all), rig.usage(GPU).beyond), (18, 32 * PAGE));
+    manager.detach_thread(above.in_space()).unwrap();
+    above.release().unwrap();
+    close(&rig, &[all, vec![p, q]].concat(), s);
+}
+
 /// A reservation that is too small is helped only by what is drawn from it.
 #[test]
 fn an_overdrawn_reservation_moves_only_its_own() {

@@ -108,19 +108,20 @@ impl Shared {
 
     /// How many bytes must go for what a device lacks, at least 1: of those that may be promised
     /// or, if they were, of memory itself, after all free memory of its pool has been given back.
-    /// More than there can be if the limits forbid so much.
+    /// What is above a limit that was lowered must go, too. More than there can be if the limits
+    /// forbid so much.
     fn missing(&self, device: DeviceId, lack: &Lack) -> Result<u64> {
         let (space, pool) = (self.gpu(device)?, self.pool(device)?);
-        let (bytes, there) = match *lack {
+        let (bytes, above, missing) = match *lack {
             Lack::Reservation(short) => return Ok(short.bytes),
-            Lack::Promise { bytes, .. } => (bytes, space.available()),
+            Lack::Promise { bytes, above, .. } => (bytes, above, space.missing_for(bytes, above)),
             // What was drawn needs no promise any more.
-            Lack::Memory(bytes) => (bytes, pool.unmapped()?),
+            Lack::Memory(bytes) => (bytes, 0, pool.missing_for(bytes)?),
         };
-        if bytes > space.limit().min(pool.limit()) {
+        if bytes > space.limit().saturating_add(above).min(pool.limit()) {
             return Ok(u64::MAX);
         }
-        Ok(bytes.saturating_sub(there).max(1))
+        Ok(missing.max(1))
     }
 
     /// Moves items that may move automatically out of a space, until `bytes` more are free or

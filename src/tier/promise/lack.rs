@@ -14,6 +14,8 @@ pub enum Lack {
     Promise {
         /// How many bytes.
         bytes: u64,
+        /// How far above its limit the space may go for them.
+        above: u64,
         /// The reservation that wants more than it has, if one does. What is drawn from it helps
         /// as well: with enough of its own back it needs nothing more of the space.
         short: Option<Short>,

@@ -349,6 +349,83 @@ fn making_room_draws_nothing_from_an_attached_reservation() {
     }
 }
 
+/// Pinned memory that a caller asks for makes room in the host, with what has been evicted there:
+/// just as much as is missing goes on to the disk, oldest first, and nothing where that would not be
+/// enough. A move that finds the host full goes to the disk itself, and moves nothing on.
+#[test]
+fn pinned_memory_makes_room_in_the_host() {
+    let rig = Rig::new(Options { pages: 64, pinned: 64 * MIB, disk: true, ..Options::default() });
+    let s = rig.stream();
+    let tier = |p: u64| rig.ctx.location(p).unwrap().space.unwrap().tier;
+    let lower = |all: &[u64]| {
+        for &p in all {
+            assert_eq!(rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap().items, 1);
+        }
+    };
+    let in_host = |all: &[u64]| all.iter().filter(|&&p| tier(p) == Tier::Host).count();
+    let all = movable(&rig, 8, s);
+    lower(&all);
+    assert_eq!(in_host(&all), 8);
+    assert_eq!(rig.ctx.host_malloc(Some(0), 65 * MIB).unwrap_err().status, Status::OutOfMemory);
+    assert_eq!(in_host(&all), 8);
+    let pinned = rig.ctx.host_malloc(Some(0), 56 * MIB).unwrap();
+    assert_eq!((in_host(&all[..4]), in_host(&all[4..])), (0, 4));
+    assert_eq!(rig.usage(SpaceId::new(Tier::Host, 0)).available, 0);
+    let more = movable(&rig, 1, s);
+    lower(&more);
+    assert_eq!((tier(more[0]), in_host(&all)), (Tier::Disk, 4));
+    let blocks = rig.ctx.host_blocks(Some(0), 3 * MIB, None).unwrap();
+    assert_eq!(in_host(&all), 2, "3 MiB were missing");
+    drop(blocks);
+    rig.ctx.host_free(pinned).unwrap();
+
+    // A reservation makes room by what is drawn from it, and by nothing else.
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let request = Reserve::new(Strategy::Space(SpaceId::new(Tier::Host, 0)), Amount::Exact(4 * PAGE));
+    let small = manager.reserve(request).unwrap();
+    small.attach_thread().unwrap();
+    let own = movable(&rig, 4, s);
+    lower(&own);
+    assert_eq!((small.drawn(), in_host(&own)), (4 * PAGE, 4));
+    let blocks = rig.ctx.host_blocks(None, 2 * PAGE, Some(&small)).unwrap();
+    assert_eq!((in_host(&own), in_host(&all)), (2, 2));
+    drop(blocks);
+    manager.detach_thread(small.in_space()).unwrap();
+    small.release().unwrap();
+    for (i, &p) in [&all, &own, &more].into_iter().flatten().enumerate() {
+        rig.ctx.hold(p).unwrap();
+        rig.fill(s, p, PAGE, i as u64);
+        rig.check(s, p, PAGE, i as u64);
+        rig.ctx.unhold(p, s).unwrap();
+    }
+    close(&rig, &[all, own, more].concat(), s);
+}
+
+/// Threads that want pinned memory at the same time wait for what others move on to the disk.
+#[test]
+fn threads_that_want_pinned_memory_wait_for_what_leaves() {
+    for mover in [false, true] {
+        let rig = Rig::new(Options { pages: 64, pinned: 64 * MIB, disk: true, mover, ..Options::default() });
+        let s = rig.stream();
+        let all = movable(&rig, 24, s);
+        for &p in &all {
+            rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Host)), Some(s), None).unwrap();
+        }
+        // All of it at last.
+        let all_have = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let held = [(); 4].map(|()| rig.ctx.host_blocks(Some(0), 4 * MIB, None).map_err(|e| e.message));
+                    all_have.wait();
+                    assert!(held.iter().all(Result::is_ok), "{held:?}");
+                });
+            }
+        });
+        close(&rig, &all, s);
+    }
+}
+
 /// The oldest does not fit into what the host has left: those behind it go instead.
 #[test]
 fn one_that_cannot_go_does_not_keep_the_others() {

@@ -11,7 +11,7 @@ use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, Driver, Fault, FaultRule};
 use gpumem::pool::AllocFlags;
-use gpumem::tier::evict::Goal;
+use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{
     Amount, Decision, LimitPolicy, OutOfMemoryPolicy, Overdraw, Request as Reserve, SpaceId, Strategy, Tier,
 };
@@ -59,6 +59,34 @@ fn a_free_at_any_moment_of_a_move_loses_nothing() {
         }
         stop.store(true, Relaxed);
     });
+    rig.close();
+}
+
+/// A move of one allocation that is freed before it is there says so. One of a tag goes on.
+#[test]
+fn a_move_of_what_is_freed_meanwhile_is_an_error() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk)), Goal::Device] {
+        for what in [What::One, |_| What::Tag(1)] {
+            let all = [(); 2].map(|()| rig.malloc(PAGE, 1, s));
+            if goal == Goal::Device {
+                rig.ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap();
+            }
+            let mut freed = false;
+            let mut free = |_, _| {
+                if !std::mem::replace(&mut freed, true) {
+                    rig.ctx.free_async(all[0], s).unwrap();
+                }
+                true
+            };
+            match (what(all[0]), rig.ctx.shift(what(all[0]), goal, Some(s), Some(&mut free))) {
+                (What::One(_), moved) => assert_eq!(moved.unwrap_err().status, Status::UnknownPointer, "{goal:?}"),
+                (What::Tag(_), moved) => assert_eq!(moved.unwrap().items, 1, "{goal:?}"),
+            }
+            rig.ctx.free_async(all[1], s).unwrap();
+        }
+    }
     rig.close();
 }
 

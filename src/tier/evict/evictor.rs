@@ -103,7 +103,7 @@ impl Evictor {
 
     /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it;
     /// without `by`, to the streams named when it was unheld, or else to the one it was allocated
-    /// on.
+    /// on. Fails with `UnknownPointer` if it is freed before it is there.
     pub fn shift(
         &self,
         base: u64,
@@ -112,7 +112,10 @@ impl Evictor {
         progress: Option<Progress>,
     ) -> Result<Moved> {
         let item = self.item(base)?;
-        self.shift_all(vec![item], goal, by, progress)
+        match self.shift_all(vec![item], goal, by, progress)? {
+            Moved { items: 0, already: 0, .. } => Err(ended(base)),
+            moved => Ok(moved),
+        }
     }
 
     /// Moves all allocations with a tag, as [`Evictor::shift`] does each. Moves nothing if one is

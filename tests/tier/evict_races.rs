@@ -304,6 +304,57 @@ fn an_overdraw_callback_does_not_wait_for_the_move_that_called_it() {
     rig.close();
 }
 
+/// A hold lacks memory while a move of a tag waits for what it holds: the idle part of the tag makes
+/// room, since the move has let go of it.
+#[test]
+fn a_move_that_waits_keeps_nothing_from_making_room() {
+    let rig = Rig::new(Options { pages: 10, ..Options::default() });
+    let s = rig.stream();
+    let mut all = [(); 2].map(|()| rig.malloc(4 * PAGE, 1, s));
+    all.sort();
+    let [idle, wanted] = all;
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let (called, wait) = std::sync::mpsc::channel();
+    // Where it is called, the hold has claimed what it brings back.
+    let policy = LimitPolicy::Callback({
+        let called = Mutex::new(Some(called));
+        Arc::new(move |_: &Overdraw| {
+            if let Some(called) = called.lock().unwrap().take() {
+                called.send(()).unwrap();
+                thread::sleep(Duration::from_millis(200));
+            }
+            Decision::Ignore
+        })
+    });
+    rig.ctx.free_async(wanted, s).unwrap();
+    let small = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(4 * PAGE))).unwrap();
+    small.attach_thread().unwrap();
+    let wanted = rig.malloc(4 * PAGE, 1, s);
+    assert!(idle < wanted, "the one that is idle is claimed first");
+    manager.detach_thread(small.in_space()).unwrap();
+    rig.ctx.hold(idle).unwrap();
+    rig.ctx.unhold(idle, s).unwrap();
+    rig.ctx.shift(What::One(wanted), Goal::Lower, Some(s), None).unwrap();
+    small.shrink(2 * PAGE).unwrap();
+    small.set_policy(policy).unwrap();
+    let fixed = rig.malloc(3 * PAGE, 2, s);
+    thread::scope(|scope| {
+        let rig = &rig;
+        scope.spawn(move || {
+            wait.recv().unwrap();
+            let moved = rig.ctx.shift(What::Tag(1), Goal::Lower, None, None);
+            assert_eq!(moved.unwrap_err().status, Status::Invalid, "it is held by then");
+        });
+        rig.ctx.hold(wanted).unwrap();
+    });
+    assert_ne!(rig.ctx.location(idle).unwrap().space, Some(GPU));
+    small.release().unwrap();
+    for p in [idle, wanted, fixed] {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
 /// A callback that makes room for a resize promotes what is resized: it stays where the callback
 /// has put it.
 #[test]

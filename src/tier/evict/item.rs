@@ -226,7 +226,7 @@ impl Item {
     }
 
     /// Waits until no thread has it. Fails in a callback of a move.
-    fn wait(&self) -> Result<()> {
+    pub(super) fn wait(&self) -> Result<()> {
         if in_a_shift() {
             return Err(Error::invalid(format!(
                 "{:#x} is being moved; in a callback of a move nothing that is moved can be waited for",

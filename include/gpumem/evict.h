@@ -143,8 +143,8 @@ gpumem_status gpumem_unhold(void *ptr, gpumem_stream s);
 // Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or the options are not allowed;
 // GPUMEM_ERROR_INVALID_STREAM; GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room,
 // GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_IO,
-// GPUMEM_ERROR_CORRUPT of a file that it moves from, GPUMEM_ERROR_UNKNOWN_POINTER. On failure it
-// stays where it was.
+// GPUMEM_ERROR_CORRUPT of a file that it moves from, GPUMEM_ERROR_UNKNOWN_POINTER, also when it is
+// freed meanwhile. On failure it stays where it was.
 gpumem_status gpumem_evict(void *ptr, const struct gpumem_move_options *opts, struct gpumem_move_report *out);
 
 // Moves an evictable allocation back to its device, to the addresses it has, and returns when its

@@ -86,7 +86,9 @@ typedef struct gpumem_host_stats {
 // bytes must not be 0. node is a NUMA node's number or GPUMEM_HOST_NEAREST. out receives the
 // memory, which the caller owns until gpumem_host_free; it is not cleared. Its alignment is bytes
 // rounded up to a power of two, but at least 256 and at most 4096. Every device can copy to and
-// from it. When too little is free, the call pins more or waits for a thread that does.
+// from it. When too little is free, the call pins more or waits for a thread that does. When the
+// limit or the reservation is short, evicted memory that may move automatically goes on to a disk,
+// if there is one and as much.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, bytes 0 or there is no such node;
 // GPUMEM_ERROR_OUT_OF_MEMORY when the limit, a reservation or the system forbids so much, or what
 // is free is in pieces; GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off, GPUMEM_ERROR_SHUTTING_DOWN,
@@ -108,7 +110,7 @@ gpumem_status gpumem_host_free(void *ptr);
 // the one attached to the thread, or NULL. out receives a handle, which the caller owns until
 // gpumem_host_blocks_free. Each piece starts at a multiple of 4096, and all but the last are whole
 // blocks. Half a block or less is one piece, a part of a block. When too little is free, the call
-// pins more or waits for a thread that does.
+// pins more, waits for a thread that does, or makes room as gpumem_host_malloc does.
 // Errors: as gpumem_host_malloc, except that free memory in pieces is no error;
 // GPUMEM_ERROR_INVALID when there is no such reservation, or it is of another space.
 gpumem_status gpumem_host_blocks_malloc(size_t bytes, int32_t node, gpumem_reservation r, gpumem_host_blocks *out);

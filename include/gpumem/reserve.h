@@ -31,8 +31,11 @@ extern "C" {
  * Drawing    An allocation on a stream draws from the reservation that is attached to the stream
  *            in the device's space, else from the one attached to the calling thread, else from
  *            what is available outside any reservation. When it is freed, on any thread and
- *            stream, its bytes go back to where they came from. The reservation's policy (space.h)
- *            says what happens to an allocation that does not fit. Allocations never wait.
+ *            stream, its bytes go back to where they came from. When it is resized, in place or
+ *            not, the new bytes come from there too, while the reservation lives; one that moves
+ *            has its old and its new bytes there until the copy is submitted. The reservation's
+ *            policy (space.h) says what happens to an allocation that does not fit. Allocations
+ *            never wait.
  * Sizes      Sizes are exact: gpumem_reserve gives what was asked for or fails. If least_bytes
  *            says that less will do, gpumem_reservation_info_get has the size. No memory is set
  *            aside: an allocation can still fail because of other programs on the device, or of

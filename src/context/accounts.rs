@@ -17,7 +17,7 @@ use super::tiers::Tiers;
 use super::{Context, Request};
 use crate::base::{Error, Result, StreamHandle};
 use crate::pool::{AllocRequest, Pool, Resized, Scope, Slip};
-use crate::tier::{Drawn, Reservation};
+use crate::tier::{DrawFrom, Drawn, Reservation};
 use std::sync::Arc;
 
 /// A receipt for the pool.
@@ -67,8 +67,9 @@ impl Context {
         made
     }
 
-    /// Like [`Context::realloc`], counted: what grows in place draws on from where it was drawn,
-    /// what moves draws anew.
+    /// Like [`Context::realloc`], counted: in place or not, it draws from the reservation that it
+    /// was drawn from while that lives. What moves draws all of its new size: until its copy has
+    /// been submitted there are two of it.
     pub(super) fn realloc_counted(
         &self,
         tiers: &Tiers,
@@ -84,7 +85,9 @@ impl Context {
         self.meet(tiers, pool, stream)?;
         let space = tiers.gpu(pool.device())?;
         let bytes = pool.counted_bytes(size, moving.flags);
-        let made = tiers.manager().allocate_with(space, None, bytes, number(stream), |drawn| {
+        let source = moving.source.as_ref().and_then(|source| source.downcast_ref());
+        let from = source.map_or(DrawFrom::Attached, DrawFrom::Successor);
+        let made = tiers.manager().allocate_with(space, from, bytes, number(stream), |drawn| {
             let slip = slip(drawn);
             pool.realloc_moving(ptr, size, stream, &moving, Some(&slip))
         });

@@ -17,7 +17,9 @@ impl Context {
     /// [`Context::host_free`].
     pub fn host_malloc(&self, node: Option<u32>, bytes: u64) -> Result<u64> {
         let tiers = self.tiers()?;
-        tiers.pinned.keep(tiers.host().contiguous(self.host_node(node)?, bytes, None)?)
+        let made = tiers.host().contiguous(self.host_node(node)?, bytes, None);
+        tiers.evictor().nudge();
+        tiers.pinned.keep(made?)
     }
 
     /// Frees memory from [`Context::host_malloc`]. Copies to and from it must have ended.
@@ -31,7 +33,10 @@ impl Context {
     /// Allocates pinned memory in pieces; without a node, on the reservation's node.
     pub fn host_blocks(&self, node: Option<u32>, bytes: u64, from: Option<&Reservation>) -> Result<HostMemory> {
         let theirs = from.map(Reservation::space).filter(|s| s.tier == Tier::Host).map(|s| s.id);
-        self.tiers()?.host().allocate(self.host_node(node.or(theirs))?, bytes, from)
+        let tiers = self.tiers()?;
+        let made = tiers.host().allocate(self.host_node(node.or(theirs))?, bytes, from);
+        tiers.evictor().nudge();
+        made
     }
 
     /// Pins memory of a node until `bytes` of whole blocks are free.

@@ -385,6 +385,51 @@ fn the_policies_decide_about_what_does_not_fit() {
     rig.close();
 }
 
+/// Nothing is available outside of the reservation that it was allocated from by name. In place or
+/// not, it grows there, and counts for the stream that it is resized on. When the reservation is
+/// released it draws like any other.
+#[test]
+fn what_is_resized_stays_in_its_reservation() {
+    let rig = Rig::counted();
+    let [mine, of_thread] = [(); 2].map(|()| rig.reserve(64 * MIB, LimitPolicy::Fail));
+    let rest = rig.reserve(rig.usage().available, LimitPolicy::Fail);
+    of_thread.attach_thread().unwrap();
+    let t = rig.stream();
+    let used = |s: StreamHandle| {
+        let space = rig.ctx.tiers().unwrap().gpu(D).unwrap();
+        rig.manager().stream_usage(space, s.0 as u64).unwrap().unwrap().now()
+    };
+    let malloc = |size, flags| {
+        let reservation = Some(&mine);
+        rig.ctx.malloc(&Request { size, flags, stream: rig.s, reservation, ..Request::default() }).unwrap()
+    };
+    // An object, a block, and one with memory of its own.
+    for (size, flags, bytes) in [
+        (1000, AllocFlags::default(), 40 * KIB),
+        (4 * MIB, AllocFlags::default(), 8 * MIB),
+        (PAGE, AllocFlags::SINGLE_HANDLE, 2 * PAGE),
+    ] {
+        let (p, behind) = (malloc(size, flags), malloc(size, flags));
+        let before = mine.drawn();
+        let q = rig.ctx.realloc(p, bytes, t).unwrap();
+        assert_ne!(p, q, "it has moved");
+        assert_eq!((mine.drawn(), of_thread.drawn()), (before / 2 + bytes, 0));
+        assert_eq!((used(rig.s), used(t)), (before / 2, bytes));
+        says(rig.ctx.realloc(q, 64 * MIB, t), Status::OutOfMemory, &["reservation"]);
+        [q, behind].into_iter().for_each(|p| rig.ctx.free(p).unwrap());
+        assert_eq!((mine.drawn(), used(t)), (0, 0));
+    }
+    let p = malloc(4 * MIB, AllocFlags::default());
+    let behind = malloc(4 * MIB, AllocFlags::default());
+    mine.release().unwrap();
+    let q = rig.ctx.realloc(p, 8 * MIB, t).unwrap();
+    assert_eq!((of_thread.drawn(), rig.usage().unreserved), (8 * MIB, 4 * MIB));
+    [q, behind].into_iter().for_each(|p| rig.ctx.free(p).unwrap());
+    rig.manager().detach_thread(rig.ctx.tiers().unwrap().gpu(D).unwrap()).unwrap();
+    drop((of_thread, rest));
+    rig.close();
+}
+
 #[test]
 fn an_out_of_memory_callback_frees_and_retries() {
     let rig = Rig::counted();

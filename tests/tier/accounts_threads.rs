@@ -139,6 +139,10 @@ impl Player<'_> {
                     let size = self.rng.size();
                     match self.ctx.realloc(p, size, stream) {
                         Ok(p) => self.mine.push(p),
+                        // As above: what moves stays in its reservation, or where it is.
+                        Err(e) if e.status == Status::OutOfMemory && e.message.contains("reservation") => {
+                            self.mine.push(p);
+                        }
                         Err(e) => panic!("{e}"),
                     }
                 }

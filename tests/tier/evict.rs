@@ -379,6 +379,44 @@ fn captures_are_left_alone() {
     rig.close();
 }
 
+/// What would make room is used by a stream that is being captured: a hold or a restore says so,
+/// where new memory is just missing. The out-of-memory policy is asked for memory all the same.
+#[test]
+fn a_hold_says_that_a_capture_is_in_its_way() {
+    use gpumem::driver::CaptureMode;
+    use gpumem::tier::{OutOfMemoryPolicy, Shortage};
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    let rig = Rig::new(Options { pages: 9, ..Options::default() });
+    let (s, captured) = (rig.stream(), rig.stream());
+    let away = rig.malloc(4 * PAGE, 0, s);
+    rig.ctx.shift(What::One(away), Goal::Lower, Some(s), None).unwrap();
+    let used = rig.malloc(5 * PAGE, 0, s);
+    rig.ctx.hold(used).unwrap();
+    rig.ctx.record_stream(used, captured).unwrap();
+    rig.ctx.unhold(used, s).unwrap();
+    let asked = std::sync::Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    let policy = OutOfMemoryPolicy::Callback(std::sync::Arc::new(move |_: &Shortage| {
+        count.fetch_add(1, SeqCst);
+        false
+    }));
+    rig.ctx.tiers().unwrap().manager().set_out_of_memory_policy(GPU, policy).unwrap();
+    rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
+    let held = rig.ctx.hold(away).unwrap_err();
+    let restored = rig.ctx.shift(What::One(away), Goal::Device, Some(s), None).unwrap_err();
+    let new = rig.try_malloc(4 * PAGE, 0, s).unwrap_err();
+    let statuses = [held, restored, new].map(|e| e.status);
+    assert_eq!(statuses, [Status::Capturing, Status::Capturing, Status::OutOfMemory]);
+    assert_eq!((asked.load(SeqCst), rig.ctx.location(away).unwrap().holds), (3, 0));
+    let graph = rig.host.capture_end(D, captured).unwrap();
+    rig.host.graph_destroy(D, graph).unwrap();
+    rig.ctx.hold(away).unwrap();
+    for p in [away, used] {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
 /// A stream that has the handle of an ended one has markers of its own, which can be waited for
 /// while another stream's capture forbids a marker of the context.
 #[test]

@@ -181,6 +181,37 @@ fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     rig.close();
 }
 
+/// Pinned memory that a caller asks for wakes the mover when that makes the host too full.
+#[test]
+fn the_mover_hears_of_pinned_memory() {
+    let rig = Rig::new(Options { pages: 100, pinned: 64 * MIB, mover: true, disk: true, ..Options::default() });
+    let s = rig.stream();
+    for blocks in [false, true] {
+        let all = [(); 3].map(|()| rig.malloc(4 * PAGE, 0, s));
+        for p in all {
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
+            rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap();
+        }
+        assert_eq!((rig.usage(HOST).used, rig.slots()), (24 * MIB, 0));
+        // 60 of 64 MiB: all three have to go.
+        let (mut pinned, mut pieces) = (None, None);
+        match blocks {
+            true => pieces = Some(rig.ctx.host_blocks(Some(0), 36 * MIB, None).unwrap()),
+            false => pinned = Some(rig.ctx.host_malloc(Some(0), 36 * MIB).unwrap()),
+        }
+        wait_until("room in the host", || rig.usage(HOST).used <= 64 * MIB * 65 / 100);
+        wait_until("the disk", || rig.slots() == 3);
+        drop(pieces);
+        pinned.into_iter().for_each(|p| rig.ctx.host_free(p).unwrap());
+        for p in all {
+            rig.ctx.free_async(p, s).unwrap();
+        }
+        wait_until("the end of the moves", || rig.slots() == 0);
+    }
+    rig.close();
+}
+
 /// Moves, holds, frees and allocations of the same memory by many threads: every counter is exact
 /// at the end.
 #[test]

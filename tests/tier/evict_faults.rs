@@ -18,10 +18,10 @@ use gpumem::tier::disk::StoreOptions;
 use gpumem::tier::evict::{Evictor, Goal, MoverOptions, Parts, To};
 use gpumem::tier::host::{HostNode, HostOptions as Held, HostTier};
 use gpumem::tier::Disks;
-use gpumem::tier::{Manager, SpaceId, SpaceOptions, Thresholds, Tier};
+use gpumem::tier::{Manager, OutOfMemoryPolicy, Shortage, SpaceId, SpaceOptions, Thresholds, Tier};
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use tempfile::TempDir;
 use test_support::stride;
 
@@ -393,6 +393,39 @@ fn refused_pinned_memory_is_done_without() {
     rig.fault.set_rule(None);
     rig.ctx.free_async(p, s).unwrap();
     rig.close();
+}
+
+/// The host's and the disk's spaces are too small for what is to move there: each one's own policy is
+/// asked, and the move goes on when that has made room.
+#[test]
+fn the_policies_of_the_spaces_below_are_asked() {
+    for tier in [Tier::Host, Tier::Disk] {
+        let rig = Rig::new(Options { disk: true, ..Options::default() });
+        let s = rig.stream();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let space = SpaceId::new(tier, 0);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let policy = OutOfMemoryPolicy::Callback({
+            let (told, manager) = (told.clone(), Arc::downgrade(manager));
+            Arc::new(move |shortage: &Shortage| {
+                told.lock().unwrap().push((shortage.space, shortage.attempt));
+                if shortage.attempt > 1 {
+                    manager.upgrade().unwrap().set_limit(space, Some(64 * MIB)).unwrap();
+                }
+                told.lock().unwrap().len() > 1
+            })
+        });
+        manager.set_limit(space, Some(PAGE)).unwrap();
+        manager.set_out_of_memory_policy(space, policy).unwrap();
+        let p = rig.malloc(2 * PAGE, 0, s);
+        let evict = || rig.ctx.shift(What::One(p), Goal::Away(To::Tier(tier)), Some(s), None);
+        assert_eq!(evict().unwrap_err().status, Status::OutOfMemory);
+        assert_eq!(evict().unwrap().items, 1);
+        assert_eq!(*told.lock().unwrap(), [(space, 1), (space, 1), (space, 2)]);
+        rig.ctx.free(p).unwrap();
+        manager.set_out_of_memory_policy(space, OutOfMemoryPolicy::Fail).unwrap();
+        rig.close();
+    }
 }
 
 /// The host is full, and there is no disk.

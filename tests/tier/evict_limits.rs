@@ -58,6 +58,56 @@ fn a_request_that_can_never_be_met_moves_nothing() {
     close(&rig, &all, s);
 }
 
+/// Where a limit was lowered below the use, what is above it must go, too: if that cannot be met,
+/// nothing goes, and otherwise just as much as is missing.
+#[test]
+fn what_is_above_a_lowered_limit_is_missing_as_well() {
+    for of_the_pool in [false, true] {
+        let rig = Rig::new(Options { pages: 64, ..Options::default() });
+        let s = rig.stream();
+        let all = movable(&rig, 6, s);
+        let fixed = rig.malloc(16 * PAGE, 0, s);
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let lower = |pages: u64| match of_the_pool {
+            true => rig.ctx.set_limit(D, pages * PAGE).unwrap(),
+            false => manager.set_limit(GPU, Some(pages * PAGE)).unwrap(),
+        };
+        // 23 pages are used, one of them by the rig.
+        lower(10);
+        for flags in [AllocFlags::EVICTABLE, AllocFlags::SINGLE_HANDLE, AllocFlags::default()] {
+            let e = rig.ctx.malloc(&Request { size: PAGE, stream: s, flags, ..Request::default() }).unwrap_err();
+            assert_eq!(e.status, Status::OutOfMemory, "{e}");
+            assert_eq!(resident(&rig, &all), 6, "{of_the_pool} {flags:?}");
+        }
+        lower(20);
+        let p = rig.malloc(PAGE, 0, s);
+        assert_eq!(resident(&rig, &all), 2, "{of_the_pool}");
+        close(&rig, &[all, vec![fixed, p]].concat(), s);
+    }
+}
+
+/// A reservation that may grow above the limit needs what the capacity lacks, and no more.
+#[test]
+fn what_a_policy_let_go_above_the_limit_is_not_missing() {
+    let rig = Rig::new(Options { pages: 64, ..Options::default() });
+    let s = rig.stream();
+    let all = movable(&rig, 20, s);
+    let manager = rig.ctx.tiers().unwrap().manager();
+    manager.set_limit(GPU, Some(32 * PAGE)).unwrap();
+    let policy = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: true };
+    let request = Reserve::new(Strategy::Space(GPU), Amount::Exact(PAGE));
+    let above = manager.reserve(Reserve { policy, ..request }).unwrap();
+    above.attach_thread().unwrap();
+    // All of the device: 21 pages are used outside of the reservation.
+    let p = rig.malloc(43 * PAGE, 0, s);
+    assert_eq!((resident(&rig, &all), rig.usage(GPU).beyond), (20, 32 * PAGE));
+    let q = rig.malloc(2 * PAGE, 0, s);
+    assert_eq!((resident(&rig, &all), rig.usage(GPU).beyond), (18, 32 * PAGE));
+    manager.detach_thread(above.in_space()).unwrap();
+    above.release().unwrap();
+    close(&rig, &[all, vec![p, q]].concat(), s);
+}
+
 /// A reservation that is too small is helped only by what is drawn from it.
 #[test]
 fn an_overdrawn_reservation_moves_only_its_own() {
@@ -113,6 +163,37 @@ fn a_reservation_that_takes_from_outside_moves_what_is_outside() {
         small.release().unwrap();
         theirs.release().unwrap();
         close(&rig, &[reserved, outside, vec![p]].concat(), s);
+    }
+}
+
+/// All of the space is promised, so a reservation that may take from outside or grow gets nothing
+/// there. Its own idle memory makes room, as it does for one whose policy is to fail: for a hold
+/// and for new memory, whatever it wants to grow by.
+#[test]
+fn a_reservation_that_may_have_more_still_makes_room_by_its_own() {
+    let grow = |pages: u64| LimitPolicy::Callback(Arc::new(move |_| Decision::Grow(pages * PAGE)));
+    let increase = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: false };
+    let ignore = LimitPolicy::Callback(Arc::new(|_| Decision::Ignore));
+    for policy in [LimitPolicy::Fail, LimitPolicy::Ignore, increase, ignore, grow(2), grow(40), grow(1000)] {
+        let rig = Rig::new(Options { pages: 64, ..Options::default() });
+        let s = rig.stream();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let request = Reserve::new(Strategy::Space(GPU), Amount::Exact(8 * PAGE));
+        let small = manager.reserve(Reserve { policy: policy.clone(), ..request }).unwrap();
+        let rest = Amount::Exact(rig.usage(GPU).available);
+        let rest = manager.reserve(Reserve::new(Strategy::Space(GPU), rest)).unwrap();
+        small.attach_thread().unwrap();
+        let own = movable(&rig, 8, s);
+        rig.ctx.shift(What::One(own[7]), Goal::Lower, Some(s), None).unwrap();
+        let new = movable(&rig, 1, s);
+        assert_eq!(resident(&rig, &own), 7, "{policy:?}");
+        rig.ctx.hold(own[7]).unwrap();
+        assert_eq!((resident(&rig, &own), resident(&rig, &new)), (7, 1), "{policy:?}: the oldest has gone");
+        assert_eq!((small.drawn(), small.size()), (8 * PAGE, 8 * PAGE));
+        manager.detach_thread(small.in_space()).unwrap();
+        rest.release().unwrap();
+        small.release().unwrap();
+        close(&rig, &[own, new].concat(), s);
     }
 }
 
@@ -265,6 +346,83 @@ fn making_room_draws_nothing_from_an_attached_reservation() {
         assert_eq!((mine.drawn(), mine.usage().peak()), (0, 0), "{tier}");
         mine.release().unwrap();
         close(&rig, &[others, vec![p]].concat(), s);
+    }
+}
+
+/// Pinned memory that a caller asks for makes room in the host, with what has been evicted there:
+/// just as much as is missing goes on to the disk, oldest first, and nothing where that would not be
+/// enough. A move that finds the host full goes to the disk itself, and moves nothing on.
+#[test]
+fn pinned_memory_makes_room_in_the_host() {
+    let rig = Rig::new(Options { pages: 64, pinned: 64 * MIB, disk: true, ..Options::default() });
+    let s = rig.stream();
+    let tier = |p: u64| rig.ctx.location(p).unwrap().space.unwrap().tier;
+    let lower = |all: &[u64]| {
+        for &p in all {
+            assert_eq!(rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap().items, 1);
+        }
+    };
+    let in_host = |all: &[u64]| all.iter().filter(|&&p| tier(p) == Tier::Host).count();
+    let all = movable(&rig, 8, s);
+    lower(&all);
+    assert_eq!(in_host(&all), 8);
+    assert_eq!(rig.ctx.host_malloc(Some(0), 65 * MIB).unwrap_err().status, Status::OutOfMemory);
+    assert_eq!(in_host(&all), 8);
+    let pinned = rig.ctx.host_malloc(Some(0), 56 * MIB).unwrap();
+    assert_eq!((in_host(&all[..4]), in_host(&all[4..])), (0, 4));
+    assert_eq!(rig.usage(SpaceId::new(Tier::Host, 0)).available, 0);
+    let more = movable(&rig, 1, s);
+    lower(&more);
+    assert_eq!((tier(more[0]), in_host(&all)), (Tier::Disk, 4));
+    let blocks = rig.ctx.host_blocks(Some(0), 3 * MIB, None).unwrap();
+    assert_eq!(in_host(&all), 2, "3 MiB were missing");
+    drop(blocks);
+    rig.ctx.host_free(pinned).unwrap();
+
+    // A reservation makes room by what is drawn from it, and by nothing else.
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let request = Reserve::new(Strategy::Space(SpaceId::new(Tier::Host, 0)), Amount::Exact(4 * PAGE));
+    let small = manager.reserve(request).unwrap();
+    small.attach_thread().unwrap();
+    let own = movable(&rig, 4, s);
+    lower(&own);
+    assert_eq!((small.drawn(), in_host(&own)), (4 * PAGE, 4));
+    let blocks = rig.ctx.host_blocks(None, 2 * PAGE, Some(&small)).unwrap();
+    assert_eq!((in_host(&own), in_host(&all)), (2, 2));
+    drop(blocks);
+    manager.detach_thread(small.in_space()).unwrap();
+    small.release().unwrap();
+    for (i, &p) in [&all, &own, &more].into_iter().flatten().enumerate() {
+        rig.ctx.hold(p).unwrap();
+        rig.fill(s, p, PAGE, i as u64);
+        rig.check(s, p, PAGE, i as u64);
+        rig.ctx.unhold(p, s).unwrap();
+    }
+    close(&rig, &[all, own, more].concat(), s);
+}
+
+/// Threads that want pinned memory at the same time wait for what others move on to the disk.
+#[test]
+fn threads_that_want_pinned_memory_wait_for_what_leaves() {
+    for mover in [false, true] {
+        let rig = Rig::new(Options { pages: 64, pinned: 64 * MIB, disk: true, mover, ..Options::default() });
+        let s = rig.stream();
+        let all = movable(&rig, 24, s);
+        for &p in &all {
+            rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Host)), Some(s), None).unwrap();
+        }
+        // All of it at last.
+        let all_have = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let held = [(); 4].map(|()| rig.ctx.host_blocks(Some(0), 4 * MIB, None).map_err(|e| e.message));
+                    all_have.wait();
+                    assert!(held.iter().all(Result::is_ok), "{held:?}");
+                });
+            }
+        });
+        close(&rig, &all, s);
     }
 }
 

@@ -11,7 +11,7 @@ use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, Driver, Fault, FaultRule};
 use gpumem::pool::AllocFlags;
-use gpumem::tier::evict::Goal;
+use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{
     Amount, Decision, LimitPolicy, OutOfMemoryPolicy, Overdraw, Request as Reserve, SpaceId, Strategy, Tier,
 };
@@ -59,6 +59,34 @@ fn a_free_at_any_moment_of_a_move_loses_nothing() {
         }
         stop.store(true, Relaxed);
     });
+    rig.close();
+}
+
+/// A move of one allocation that is freed before it is there says so. One of a tag goes on.
+#[test]
+fn a_move_of_what_is_freed_meanwhile_is_an_error() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let s = rig.stream();
+    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk)), Goal::Device] {
+        for what in [What::One, |_| What::Tag(1)] {
+            let all = [(); 2].map(|()| rig.malloc(PAGE, 1, s));
+            if goal == Goal::Device {
+                rig.ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap();
+            }
+            let mut freed = false;
+            let mut free = |_, _| {
+                if !std::mem::replace(&mut freed, true) {
+                    rig.ctx.free_async(all[0], s).unwrap();
+                }
+                true
+            };
+            match (what(all[0]), rig.ctx.shift(what(all[0]), goal, Some(s), Some(&mut free))) {
+                (What::One(_), moved) => assert_eq!(moved.unwrap_err().status, Status::UnknownPointer, "{goal:?}"),
+                (What::Tag(_), moved) => assert_eq!(moved.unwrap().items, 1, "{goal:?}"),
+            }
+            rig.ctx.free_async(all[1], s).unwrap();
+        }
+    }
     rig.close();
 }
 
@@ -272,6 +300,57 @@ fn an_overdraw_callback_does_not_wait_for_the_move_that_called_it() {
     small.release().unwrap();
     for p in [leaving, fixed] {
         rig.ctx.free(p).unwrap();
+    }
+    rig.close();
+}
+
+/// A hold lacks memory while a move of a tag waits for what it holds: the idle part of the tag makes
+/// room, since the move has let go of it.
+#[test]
+fn a_move_that_waits_keeps_nothing_from_making_room() {
+    let rig = Rig::new(Options { pages: 10, ..Options::default() });
+    let s = rig.stream();
+    let mut all = [(); 2].map(|()| rig.malloc(4 * PAGE, 1, s));
+    all.sort();
+    let [idle, wanted] = all;
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let (called, wait) = std::sync::mpsc::channel();
+    // Where it is called, the hold has claimed what it brings back.
+    let policy = LimitPolicy::Callback({
+        let called = Mutex::new(Some(called));
+        Arc::new(move |_: &Overdraw| {
+            if let Some(called) = called.lock().unwrap().take() {
+                called.send(()).unwrap();
+                thread::sleep(Duration::from_millis(200));
+            }
+            Decision::Ignore
+        })
+    });
+    rig.ctx.free_async(wanted, s).unwrap();
+    let small = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(4 * PAGE))).unwrap();
+    small.attach_thread().unwrap();
+    let wanted = rig.malloc(4 * PAGE, 1, s);
+    assert!(idle < wanted, "the one that is idle is claimed first");
+    manager.detach_thread(small.in_space()).unwrap();
+    rig.ctx.hold(idle).unwrap();
+    rig.ctx.unhold(idle, s).unwrap();
+    rig.ctx.shift(What::One(wanted), Goal::Lower, Some(s), None).unwrap();
+    small.shrink(2 * PAGE).unwrap();
+    small.set_policy(policy).unwrap();
+    let fixed = rig.malloc(3 * PAGE, 2, s);
+    thread::scope(|scope| {
+        let rig = &rig;
+        scope.spawn(move || {
+            wait.recv().unwrap();
+            let moved = rig.ctx.shift(What::Tag(1), Goal::Lower, None, None);
+            assert_eq!(moved.unwrap_err().status, Status::Invalid, "it is held by then");
+        });
+        rig.ctx.hold(wanted).unwrap();
+    });
+    assert_ne!(rig.ctx.location(idle).unwrap().space, Some(GPU));
+    small.release().unwrap();
+    for p in [idle, wanted, fixed] {
+        rig.ctx.free_async(p, s).unwrap();
     }
     rig.close();
 }

@@ -172,8 +172,8 @@ pub extern "C" fn gpumem_unhold(ptr: *mut c_void, s: gpumem_stream) -> gpumem_st
 /// Errors: GPUMEM_ERROR_INVALID when it is held or not evictable, or the options are not allowed;
 /// GPUMEM_ERROR_INVALID_STREAM; GPUMEM_ERROR_OUT_OF_MEMORY when no lower space has room,
 /// GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_CAPTURING, GPUMEM_ERROR_DRIVER, GPUMEM_ERROR_IO,
-/// GPUMEM_ERROR_CORRUPT of a file that it moves from, GPUMEM_ERROR_UNKNOWN_POINTER. On failure it
-/// stays where it was.
+/// GPUMEM_ERROR_CORRUPT of a file that it moves from, GPUMEM_ERROR_UNKNOWN_POINTER, also when it is
+/// freed meanwhile. On failure it stays where it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_evict(
     ptr: *mut c_void,

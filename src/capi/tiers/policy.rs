@@ -182,6 +182,9 @@ pub unsafe extern "C" fn gpumem_reservation_out_of_memory_set(
 /// Sets what happens to an allocation in a space that finds no memory, unless its reservation has a
 /// callback.
 ///
+/// In a disk's space the allocation is a file that a move is to write: callback is called when the
+/// space's limit forbids it, but not when the file system is full.
+///
 /// callback may be NULL, the default: the allocation then fails. user and free_user may be NULL.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback;
 /// GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.

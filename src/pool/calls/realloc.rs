@@ -7,6 +7,7 @@ use crate::pool::memory::SLOT;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocFlags, AllocRequest, Slip, Want};
+use std::any::Any;
 
 /// The outcome of [`Pool::realloc_here`].
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub enum Resized {
 }
 
 /// What the copy must know of an allocation that has to move.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Relocation {
     /// Bytes its contents may take.
     usable: u64,
@@ -26,6 +27,8 @@ pub struct Relocation {
     tag: u64,
     /// Its flags, the pool's own included.
     pub flags: AllocFlags,
+    /// What its receipt says of where the new one should be counted.
+    pub source: Option<Box<dyn Any + Send>>,
 }
 
 impl Pool {
@@ -59,17 +62,20 @@ impl Pool {
                 let tag = st.user_tags.get(&ptr).copied().unwrap_or(0);
                 // The new object is aligned at least as the old one's class was.
                 let align = (usable & usable.wrapping_neg()).min(SLOT);
-                Relocation { usable, align, tag, flags }
+                Relocation { usable, align, tag, flags, source: st.source_of(place) }
             }
             Found::Dedicated { core, info } => {
                 if info.flags.has(AllocFlags::EVICTABLE) {
                     let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let (align, flags) = core.dedicated.get(&ptr).map_or((1, flags), |d| (d.align, d.flags));
-                Relocation { usable: info.usable, align, tag: info.tag, flags }
+                let own = core.dedicated.get(&ptr);
+                let (align, flags) = own.map_or((1, flags), |d| (d.align, d.flags));
+                let source = own.and_then(|d| d.receipt.as_ref()?.source());
+                Relocation { usable: info.usable, align, tag: info.tag, flags, source }
             }
             Found::Pooled { heap, mut st, place: Place::Block { region } } => {
+                let source = st.source_of(Place::Block { region });
                 let block = st.regions.block(region);
                 let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
                 let lane = st.lane_here(me.lane);
@@ -78,7 +84,7 @@ impl Pool {
                     heap.publish(&st);
                     return Ok(Resized::Here);
                 }
-                Relocation { usable, align, tag, flags }
+                Relocation { usable, align, tag, flags, source }
             }
         }))
     }
@@ -93,7 +99,7 @@ impl Pool {
         moving: &Relocation,
         slip: Option<&Slip>,
     ) -> Result<u64> {
-        let Relocation { usable, align, tag, flags } = *moving;
+        let Relocation { usable, align, tag, flags, .. } = *moving;
         // It joins no scope yet: until the old one is freed, no other thread may free the new one.
         let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
         let copied = match usable.min(size) {

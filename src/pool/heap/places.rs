@@ -7,6 +7,7 @@ use crate::pool::heap::slab::{Object, Slab};
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::Entry;
 use crate::pool::types::{rounded, AllocFlags, AllocInfo, AllocRequest, Counter, Receipt, Scope, Slip};
+use std::any::Any;
 use std::sync::Arc;
 
 /// What is known about a live block or object.
@@ -189,6 +190,11 @@ impl HeapState {
             Some(receipt) => receipt.resize(rounded(requested)),
             None => Ok(()),
         }
+    }
+
+    /// What the receipt of a block or object says of where its successor should be counted.
+    pub(crate) fn source_of(&self, place: Place) -> Option<Box<dyn Any + Send>> {
+        self.members.receipt(self.at(place).member)?.source()
     }
 
     /// The sum of the bytes counted here. Fails if a live allocation is not counted, or with wrong

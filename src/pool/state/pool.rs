@@ -302,6 +302,13 @@ impl Pool {
         Ok(self.driver.mem_info(self.dev)?.free.min(self.headroom()))
     }
 
+    /// Bytes of physical memory that must go before `bytes` can be created. What is mapped above
+    /// the limit is missing as well.
+    pub fn missing_for(&self, bytes: u64) -> Result<u64> {
+        let above = self.mapped_now().saturating_sub(self.limit.load(Relaxed));
+        Ok(bytes.saturating_add(above).saturating_sub(self.unmapped()?))
+    }
+
     /// Bytes that may still be mapped under the limit.
     pub(crate) fn headroom(&self) -> u64 {
         self.limit.load(Relaxed).saturating_sub(self.mapped_now())

@@ -8,6 +8,7 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::types::units::SMALL_MIN;
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 
@@ -19,6 +20,11 @@ pub trait Receipt: Send + fmt::Debug {
     /// The allocation is going to grow in place to `bytes`, or has shrunk to them. Only growth may
     /// fail; the allocation does not grow then.
     fn resize(&mut self, bytes: u64) -> Result<()>;
+    /// What a new allocation that takes this one's place should be counted in, for the code that
+    /// brings the receipts; the pool only hands it on.
+    fn source(&self) -> Option<Box<dyn Any + Send>> {
+        None
+    }
 }
 
 /// Counts allocations that come without a receipt. Called with locks of the pool held, so it must

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::bell::Bell;
-use super::item::{ended, Item, Ticket};
+use super::item::{ended, Claim, Item, Outcome, Ticket};
 use super::lanes::{Lanes, Progress};
 use super::mover::{Mover, MoverOptions};
 use super::shared::{Parts, Shared};
@@ -20,6 +20,33 @@ pub struct Evictor {
     /// `None` when no thread could be started.
     mover: OnceLock<Option<Mover>>,
     options: MoverOptions,
+}
+
+/// How often to let go of what is claimed before waiting for the next with it.
+const RESTARTS: u32 = 16;
+
+/// Claims all that live, by address, so that two threads that claim several never wait for each
+/// other. One that has to wait lets the others go meanwhile and starts over: idle items may make
+/// room for what it waits for. It keeps them when that has not helped for long, so it ends.
+fn claim_all(items: &[Arc<Item>], any_holds: bool) -> Result<Vec<Claim>> {
+    let mut restarts = 0;
+    'all: loop {
+        let mut claims = Vec::with_capacity(items.len());
+        for item in items {
+            match item.try_claim(any_holds, false) {
+                Outcome::Claimed(claim) => claims.push(claim),
+                Outcome::Busy(_) if restarts < RESTARTS && !claims.is_empty() => {
+                    restarts += 1;
+                    drop(claims);
+                    item.wait()?;
+                    continue 'all;
+                }
+                // Waits, or says why it cannot be claimed.
+                Outcome::Busy(_) | Outcome::Gone | Outcome::Held(_) => claims.extend(item.claim(any_holds)?),
+            }
+        }
+        return Ok(claims);
+    }
 }
 
 /// Where an evictable allocation is.
@@ -103,7 +130,7 @@ impl Evictor {
 
     /// Moves one allocation. All use of it has been submitted to `by`, or is ordered before it;
     /// without `by`, to the streams named when it was unheld, or else to the one it was allocated
-    /// on.
+    /// on. Fails with `UnknownPointer` if it is freed before it is there.
     pub fn shift(
         &self,
         base: u64,
@@ -112,7 +139,10 @@ impl Evictor {
         progress: Option<Progress>,
     ) -> Result<Moved> {
         let item = self.item(base)?;
-        self.shift_all(vec![item], goal, by, progress)
+        match self.shift_all(vec![item], goal, by, progress)? {
+            Moved { items: 0, already: 0, .. } => Err(ended(base)),
+            moved => Ok(moved),
+        }
     }
 
     /// Moves all allocations with a tag, as [`Evictor::shift`] does each. Moves nothing if one is
@@ -139,11 +169,7 @@ impl Evictor {
         by: Option<(DeviceId, StreamHandle)>,
         progress: Option<Progress>,
     ) -> Result<Moved> {
-        let mut claims = Vec::with_capacity(items.len());
-        // By address, so that two threads that claim several never wait for each other.
-        for item in items {
-            claims.extend(item.claim(goal.is_nearer())?);
-        }
+        let claims = claim_all(&items, goal.is_nearer())?;
         let by = by.map_or(By::Allocation, |(dev, stream)| By::Stream(dev, stream));
         let moved = self.shared.shift(claims, goal, by, progress, None)?;
         self.nudge();

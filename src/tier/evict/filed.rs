@@ -65,7 +65,9 @@ impl Shift<'_> {
             Place::Disk(filed) => Some(filed.store.read_ahead(filed.slot)?),
             _ => None,
         };
-        self.buffers = self.new_buffers(store, bytes)?;
+        // What leaves the host because that is full must not need more of it. No device copies here.
+        let pinned = !(self.by_itself && matches!(claim.place(), Place::Host(_)));
+        self.buffers = self.new_buffers(store, bytes, pinned)?;
         let base = item.base;
         let (flow, told, buffers) = self.copying()?;
         let start = flow.submitted();
@@ -141,7 +143,7 @@ impl Shift<'_> {
     fn read(&mut self, claim: &Claim, into: Option<&HostMemory>) -> Result<()> {
         let item = &claim.item;
         let Place::Disk(filed) = claim.place() else { return Err(Error::internal("the bytes are in no file")) };
-        self.buffers = self.new_buffers(&filed.store, item.bytes.max(1))?;
+        self.buffers = self.new_buffers(&filed.store, item.bytes.max(1), true)?;
         let (flow, told, buffers) = self.copying()?;
         let start = flow.submitted();
         let mut reading = Reading { flow, told, item, into, start, over: 0 };
@@ -153,11 +155,12 @@ impl Shift<'_> {
         Ok(())
     }
 
-    /// Pinned buffers for a store's chunks, or ordinary ones if pinned memory is refused.
-    fn new_buffers(&self, store: &Store, bytes: u64) -> Result<Vec<Buffer>> {
+    /// Buffers for a store's chunks: pinned, or ordinary ones if that is refused or not wanted.
+    fn new_buffers(&self, store: &Store, bytes: u64, pinned: bool) -> Result<Vec<Buffer>> {
         let chunk = store.chunk_bytes().min(bytes.next_multiple_of(ALIGN));
         let count = bytes.div_ceil(chunk).min(BUFFERS);
-        (0..count).map(|_| self.buffer(chunk)).collect()
+        let buffer = || if pinned { self.buffer(chunk) } else { Buffer::new(chunk) };
+        (0..count).map(|_| buffer()).collect()
     }
 
     /// Drops the buffers once the device no longer touches them.

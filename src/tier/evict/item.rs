@@ -73,8 +73,8 @@ impl fmt::Debug for Place {
 struct Holder {
     /// The system's number: unlike Rust's, it is known until the thread has ended.
     thread: u32,
-    /// Whether the claim will free device memory, if all goes well.
-    leaves_device: bool,
+    /// The space whose memory the claim will free, if all goes well.
+    leaves: Option<SpaceId>,
 }
 
 /// What an item's lock guards.
@@ -137,8 +137,8 @@ pub(super) enum Outcome {
     Claimed(Claim),
     /// The allocation has ended.
     Gone,
-    /// Another thread has it; whether that will free device memory.
-    Busy(bool),
+    /// Another thread has it; the space whose memory that will free, if any.
+    Busy(Option<SpaceId>),
     /// It is held, and how often.
     Held(u32),
 }
@@ -195,14 +195,14 @@ impl Item {
             return Outcome::Gone;
         }
         if let Some(by) = st.by {
-            return Outcome::Busy(by.leaves_device);
+            return Outcome::Busy(by.leaves);
         }
         if st.holds > 0 && !any_holds {
             return Outcome::Held(st.holds);
         }
         let place = st.place.take();
-        let leaves_device = leaves && matches!(place, Some(Place::Device));
-        st.by = Some(Holder { thread: thread_number(), leaves_device });
+        let leaves = place.as_ref().filter(|_| leaves).map(|place| place.space(self.device));
+        st.by = Some(Holder { thread: thread_number(), leaves });
         Outcome::Claimed(Claim { item: self.clone(), place })
     }
 
@@ -226,7 +226,7 @@ impl Item {
     }
 
     /// Waits until no thread has it. Fails in a callback of a move.
-    fn wait(&self) -> Result<()> {
+    pub(super) fn wait(&self) -> Result<()> {
         if in_a_shift() {
             return Err(Error::invalid(format!(
                 "{:#x} is being moved; in a callback of a move nothing that is moved can be waited for",
@@ -240,11 +240,11 @@ impl Item {
         Ok(())
     }
 
-    /// Waits while another thread has it that takes it off the device.
-    pub(super) fn wait_to_leave(&self) {
+    /// Waits while another thread has it that takes it out of the space.
+    pub(super) fn wait_to_leave(&self, space: SpaceId) {
         let me = thread_number();
         let mut st = lock(&self.state);
-        while st.by.is_some_and(|by| by.leaves_device && by.thread != me) {
+        while st.by.is_some_and(|by| by.leaves == Some(space) && by.thread != me) {
             st = self.idle.wait(st).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -344,10 +344,10 @@ impl Claim {
     }
 
     /// Says that it is about to be moved out, and that nothing that others may hold up is in the
-    /// way: a thread that wants device memory may wait for it.
+    /// way: a thread that wants memory of its space may wait for it.
     pub(super) fn leaves(&self) {
         if let Some(by) = &mut lock(&self.item.state).by {
-            by.leaves_device = matches!(self.place, Some(Place::Device));
+            by.leaves = self.place.as_ref().map(|place| place.space(self.item.device));
         }
     }
 }

@@ -2,11 +2,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
-use super::inside::in_a_callback;
-use super::item::{Claim, Item, Outcome};
+use super::inside::{in_a_callback, in_a_shift};
+use super::item::{Claim, Item, Outcome, Place};
 use super::shared::Shared;
 use super::shift::{Goal, To};
 use crate::base::{DeviceId, Result};
+use crate::pool::Pool;
 use crate::tier::promise::{Lack, Want};
 use crate::tier::{SpaceId, Tier};
 use std::collections::BTreeSet;
@@ -29,16 +30,36 @@ impl Shared {
     /// Called when there is no memory for an allocation or a restore. Returns whether trying again
     /// is worthwhile.
     pub(super) fn relieve(&self, want: &Want) -> Result<bool> {
-        // Pinned memory can only go to a disk, and the mover sees to that.
-        if want.space.tier != Tier::Gpu {
-            return Ok(false);
+        let of_memory = matches!(want.lack, Lack::Memory(_));
+        match want.space.tier {
+            // Memory that nobody uses is counted nowhere, and goes before anything is moved.
+            Tier::Gpu if of_memory && (self.parts.spare)() => return Ok(true),
+            Tier::Gpu => {}
+            // Pinned memory can only go to a disk. A move finds its data another place instead: it
+            // must not wait for other moves, and these may be what it makes room for. What the
+            // system does not pin, or has in pieces, may be missing even then.
+            Tier::Host if !of_memory && !in_a_shift() && !self.parts.disks.is_empty() => {}
+            Tier::Host | Tier::Disk => return Ok(false),
         }
-        // Memory that nobody uses is counted nowhere, and goes before anything is moved.
-        if matches!(want.lack, Lack::Memory(_)) && (self.parts.spare)() {
-            return Ok(true);
+        let missing = match self.missing(want.space, &want.lack)? {
+            // Others have given it back meanwhile.
+            0 if matches!(want.lack, Lack::Promise { .. }) => return Ok(true),
+            missing => missing.max(1),
+        };
+        let make =
+            |bytes, lack: &Lack| self.empty(want.space, bytes, Some(lack), true, &|| true).map(|freed| freed > 0);
+        let own = match want.lack {
+            // With so much of its own back the reservation needs nothing more of the space, which
+            // would have to give more.
+            Lack::Promise { short: Some(short), .. } if short.bytes < missing => {
+                make(short.bytes, &Lack::Reservation(short))
+            }
+            _ => Ok(false),
+        };
+        match own {
+            Ok(true) => Ok(true),
+            own => Ok(make(missing, &want.lack)? || own?),
         }
-        let missing = self.missing(DeviceId(want.space.id), &want.lack)?;
-        Ok(self.empty(want.space, missing, Some(&want.lack), true, &|| true)? > 0)
     }
 
     /// Moves items that may move automatically out of a space, until `bytes` more are free. With a
@@ -69,15 +90,14 @@ impl Shared {
                 }
                 drop(found.claims);
                 if let Some(item) = found.leaving {
-                    item.wait_to_leave();
+                    item.wait_to_leave(space);
                 }
                 return Ok(free.max(1));
             }
             if found.claims.is_empty() {
                 break;
             }
-            let tried: Vec<(u64, u64)> =
-                found.claims.iter().map(|c| (c.item.base, frees(space, &c.item, lack))).collect();
+            let tried: Vec<(u64, u64)> = found.claims.iter().map(|c| (c.item.base, would_free(c, lack))).collect();
             let (went, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
             for (base, size) in tried {
                 match went.contains_key(&base) {
@@ -93,21 +113,26 @@ impl Shared {
         }
     }
 
-    /// How many bytes must go for what a device lacks, at least 1: of those that may be promised
+    /// How many bytes must go for what a space lacks: of those that may be promised
     /// or, if they were, of memory itself, after all free memory of its pool has been given back.
-    /// More than there can be if the limits forbid so much.
-    fn missing(&self, device: DeviceId, lack: &Lack) -> Result<u64> {
-        let (space, pool) = (self.gpu(device)?, self.pool(device)?);
-        let (bytes, there) = match *lack {
-            Lack::Reservation { bytes, .. } => return Ok(bytes),
-            Lack::Promise(bytes) => (bytes, space.available()),
-            // What was drawn needs no promise any more.
-            Lack::Memory(bytes) => (bytes, pool.unmapped()?),
+    /// What is above a limit that was lowered must go, too. More than there can be if the limits
+    /// forbid so much.
+    fn missing(&self, space: SpaceId, lack: &Lack) -> Result<u64> {
+        let device = DeviceId(space.id);
+        let (space, pool) = match self.hosts.iter().find(|s| s.id() == space) {
+            Some(host) => (host, None),
+            None => (self.gpu(device)?, Some(self.pool(device)?)),
         };
-        if bytes > space.limit().min(pool.limit()) {
+        let (bytes, above, missing) = match *lack {
+            Lack::Reservation(short) => return Ok(short.bytes),
+            Lack::Promise { bytes, above, .. } => (bytes, above, space.missing_for(bytes, above)),
+            // What was drawn needs no promise any more.
+            Lack::Memory(bytes) => (bytes, 0, pool.map_or(Ok(bytes), |pool| pool.missing_for(bytes))?),
+        };
+        if bytes > space.limit().saturating_add(above).min(pool.map_or(u64::MAX, Pool::limit)) {
             return Ok(u64::MAX);
         }
-        Ok(bytes.saturating_sub(there).max(1))
+        Ok(missing)
     }
 
     /// Moves items that may move automatically out of a space, until `bytes` more are free or
@@ -132,13 +157,17 @@ impl Shared {
                 }
                 match item.try_claim(false, true) {
                     Outcome::Claimed(claim) if claim.place().space(item.device) == space => {
+                        let size = would_free(&claim, lack);
+                        if size == 0 {
+                            continue;
+                        }
                         found.bytes += size;
                         found.claims.push(claim);
                         if found.bytes >= bytes {
                             return found;
                         }
                     }
-                    Outcome::Busy(true) if !in_a_callback() => {
+                    Outcome::Busy(leaves) if leaves == Some(space) && !in_a_callback() => {
                         found.leaving_bytes = found.leaving_bytes.saturating_add(size);
                         found.leaving = Some(item);
                     }
@@ -149,7 +178,16 @@ impl Shared {
     }
 }
 
-/// How many bytes an item that leaves a space frees there; with a lack, of those that are lacking.
+/// How many bytes a claimed item that leaves its place frees there; with a lack, of those that are
+/// lacking.
+fn would_free(claim: &Claim, lack: Option<&Lack>) -> u64 {
+    match (claim.place(), lack) {
+        (Place::Host(memory), Some(lack)) => memory.helps(lack),
+        (place, _) => frees(place.space(claim.item.device), &claim.item, lack),
+    }
+}
+
+/// Like [`would_free`], before it is claimed: what it drew of pinned memory is not known yet.
 fn frees(space: SpaceId, item: &Item, lack: Option<&Lack>) -> u64 {
     match (space.tier, lack) {
         (Tier::Gpu, Some(lack)) => item.helps(lack),

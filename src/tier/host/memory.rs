@@ -6,7 +6,7 @@ use super::blocks::Piece;
 use super::node::{Node, Want};
 use crate::base::{Error, Result};
 use crate::driver::disk::Buffer;
-use crate::tier::promise::Drawn;
+use crate::tier::promise::{Drawn, Lack};
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,6 +48,11 @@ impl HostMemory {
     /// Bytes it counts as: whole blocks, or a whole part.
     pub fn counted(&self) -> u64 {
         self.drawn.bytes()
+    }
+
+    /// How many bytes its end would give back, of those an allocation lacks.
+    pub fn helps(&self, lack: &Lack) -> u64 {
+        self.drawn.helps(lack)
     }
 
     /// The NUMA node.

@@ -35,7 +35,7 @@ fn no_room(space: &Space, bytes: u64) -> Refused {
         exact(space.available()),
         exact(space.limit())
     );
-    Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(Lack::Promise(bytes)) }
+    Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(Lack::Promise { bytes, above: 0, short: None }) }
 }
 
 impl Hub {

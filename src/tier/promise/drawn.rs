@@ -9,6 +9,7 @@ use super::space::{Space, MAX_BYTES};
 use super::usage::Usage;
 use crate::base::{size::human, Error, Result, Status};
 use crate::pool::Receipt;
+use std::any::Any;
 use std::sync::Arc;
 
 /// The stream for memory that belongs to none, pinned or on a disk. No stream has it as handle or
@@ -97,9 +98,10 @@ impl Drawn {
             _ => (None, 0),
         };
         match *lack {
-            Lack::Reservation { number, .. } if of == Some(number) => inside,
-            Lack::Reservation { .. } => 0,
-            Lack::Promise(_) => self.bytes() - inside,
+            Lack::Reservation(short) if of == Some(short.number) => inside,
+            Lack::Reservation(_) => 0,
+            Lack::Promise { short: Some(short), .. } if of == Some(short.number) => self.bytes(),
+            Lack::Promise { .. } => self.bytes() - inside,
             Lack::Memory(_) => self.bytes(),
         }
     }
@@ -208,6 +210,11 @@ impl Source {
     pub(super) fn account(&self) -> Option<&Arc<Account>> {
         self.from.account()
     }
+
+    /// The reservation's books, if it lives and is of this space.
+    pub(super) fn live_in(&self, space: &Arc<Space>) -> Option<&Arc<Account>> {
+        self.account().filter(|account| !account.released() && Arc::ptr_eq(&account.space, space))
+    }
 }
 
 fn no_more(space: &Space, bytes: u64) -> Error {
@@ -235,5 +242,10 @@ impl Receipt for Drawn {
                 Ok(())
             }
         }
+    }
+
+    fn source(&self) -> Option<Box<dyn Any + Send>> {
+        let live = self.from.account().is_some_and(|account| !account.released());
+        live.then(|| Box::new(Drawn::source(self)) as Box<dyn Any + Send>)
     }
 }

@@ -8,17 +8,29 @@ use crate::base::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// Its reservation lacks bytes. Only bytes drawn from that reservation help.
-    Reservation {
-        /// The reservation's number.
-        number: u64,
-        /// How many bytes, at least 1.
+    Reservation(Short),
+    /// The space would have to promise bytes, and cannot. Bytes drawn outside of any reservation
+    /// help.
+    Promise {
+        /// How many bytes.
         bytes: u64,
+        /// How far above its limit the space may go for them.
+        above: u64,
+        /// The reservation that wants more than it has, if one does. What is drawn from it helps
+        /// as well: with enough of its own back it needs nothing more of the space.
+        short: Option<Short>,
     },
-    /// The space would have to promise this many bytes, and cannot. Bytes drawn outside of any
-    /// reservation help.
-    Promise(u64),
     /// This many bytes were promised, and there is no memory for them. Any bytes help.
     Memory(u64),
+}
+
+/// A reservation that lacks bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The reservation's number.
+    pub number: u64,
+    /// How many bytes, at least 1.
+    pub bytes: u64,
 }
 
 /// Whether an allocation was counted.

@@ -17,6 +17,7 @@ use super::thresholds::Thresholds;
 use super::usage::Usage;
 use crate::base::sync::OnceLock;
 use crate::base::{Error, Result, Status};
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ pub enum DrawFrom<'a> {
     Reservation(&'a Reservation),
     /// Outside of any reservation, whatever is attached.
     Outside,
+    /// In the reservation of an earlier receipt while that lives, and else like any other.
+    Successor(&'a Source),
 }
 
 impl<'a> From<Option<&'a Reservation>> for DrawFrom<'a> {
@@ -214,8 +217,13 @@ impl Manager {
             DrawFrom::Attached => self.hub.attachments.current(self.hub.id, space, stream).account,
             DrawFrom::Reservation(r) => r.account_in(space).ok().cloned(),
             DrawFrom::Outside => None,
+            DrawFrom::Successor(source) => source
+                .live_in(space)
+                .cloned()
+                .or_else(|| self.hub.attachments.current(self.hub.id, space, stream).account),
         };
-        self.attempt(space, (bytes, stream), account, || self.draw_once(space, from, bytes, stream), allocate)
+        let draw = || self.draw_once(space, from, bytes, stream);
+        self.attempt(space, (bytes, stream), account, draw, allocate, &Cell::new(None))
     }
 
     fn draw_once(&self, space: &Arc<Space>, from: DrawFrom<'_>, bytes: u64, stream: u64) -> Counting<Drawn> {
@@ -223,12 +231,20 @@ impl Manager {
             DrawFrom::Attached => self.hub.draw(space, bytes, stream),
             DrawFrom::Reservation(r) => self.hub.draw_from(r.account_in(space)?, bytes, stream),
             DrawFrom::Outside => self.hub.draw_outside(space, bytes, stream),
+            DrawFrom::Successor(source) => match source.live_in(space) {
+                Some(account) => match self.hub.draw_from(account, bytes, stream) {
+                    // Released in between.
+                    Err(_) if account.released() => self.hub.draw(space, bytes, stream),
+                    drawn => drawn,
+                },
+                None => self.hub.draw(space, bytes, stream),
+            },
         }
     }
 
     /// Like [`Manager::allocate_with`], for an allocation that left memory and comes back. It is
     /// counted as by an earlier receipt: in the same reservation while that lives, or else outside
-    /// of any.
+    /// of any. Fails with `Capturing` where a capture has kept the relief from making room.
     pub fn allocate_again<T>(
         &self,
         source: &Source,
@@ -238,11 +254,19 @@ impl Manager {
         let space = source.space();
         self.own(space)?;
         let draw = || self.hub.draw_again(source, bytes);
-        self.attempt(space, (bytes, source.stream()), || source.account().cloned(), draw, allocate)
+        let hindered = Cell::new(None);
+        let account = || source.account().cloned();
+        let made = self.attempt(space, (bytes, source.stream()), account, draw, allocate, &hindered);
+        made.map_err(|e| match hindered.get() {
+            Some(Status::Capturing) if e.status == Status::OutOfMemory => Error::new(Status::Capturing, e.message),
+            _ => e,
+        })
     }
 
     /// Tries an allocation. If there is no memory, tries again after the relief has made room, and
-    /// as often as the policy says. `from` is the reservation it is counted in, if any.
+    /// as often as the policy says. `from` is the reservation it is counted in, if any. `hindered`
+    /// gets the relief's error of the last try, if it had one: the policy sees to a lack of memory,
+    /// whatever has kept the relief from making room.
     fn attempt<T>(
         &self,
         space: &Arc<Space>,
@@ -250,8 +274,10 @@ impl Manager {
         from: impl Fn() -> Option<Arc<Account>>,
         draw: impl Fn() -> Counting<Drawn>,
         mut allocate: impl FnMut(Drawn) -> Result<T>,
+        hindered: &Cell<Option<Status>>,
     ) -> Result<T> {
         let mut relieved = || loop {
+            hindered.set(None);
             let (error, lack) = match draw() {
                 Err(Refused { error, lack }) => (error, lack),
                 Ok(drawn) => match allocate(drawn) {
@@ -264,6 +290,7 @@ impl Manager {
                 Ok(false) => return Err(error),
                 Ok(true) => {}
                 Err(why) => {
+                    hindered.set(Some(why.status));
                     let text = format!("{}; nothing could be moved out: {}", error.message, why.message);
                     return Err(Error::new(error.status, text));
                 }

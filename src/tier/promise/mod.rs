@@ -23,7 +23,7 @@ pub mod usage;
 pub use cancel::Cancel;
 pub(in crate::tier) use drawn::NO_STREAM;
 pub use drawn::{Drawn, Source};
-pub use lack::Lack;
+pub use lack::{Lack, Short};
 pub use live::LiveCounter;
 pub use manager::{DrawFrom, Manager, Want};
 pub use policy::{Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Overdraw, Shortage};

@@ -3,7 +3,7 @@
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::account::{Account, Taken};
-use super::lack::{Counting, Lack, Refused};
+use super::lack::{Counting, Lack, Refused, Short};
 use super::policy::{call_back, Decision, Factor, LimitPolicy, Overdraw};
 use super::space::MAX_BYTES;
 use crate::base::sync::lock;
@@ -23,9 +23,12 @@ struct Growth {
 /// Why a reservation cannot grow any more.
 const NO_MANAGER: &str = ", and its manager is gone";
 
-/// The refusal of an allocation. `of_space`: bytes the space lacks; `None` if the reservation lacks
-/// them.
-fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -> Refused {
+/// What a space would have to promise: bytes, and how far above its limit it may go for them.
+type OfSpace = (u64, u64);
+
+/// The refusal of an allocation. `of_space`: what the space lacks; `None` if the reservation lacks
+/// it.
+fn overdrawn(account: &Account, bytes: u64, of_space: Option<OfSpace>, also: &str) -> Refused {
     let text = format!(
         "reservation {} of {}: {} asked, {} of its {} drawn{also}; free something, or grow it first",
         account.id,
@@ -34,8 +37,11 @@ fn overdrawn(account: &Account, bytes: u64, of_space: Option<u64>, also: &str) -
         exact(account.drawn()),
         exact(account.size())
     );
-    let missing = bytes.saturating_sub(account.room()).max(1);
-    let lack = of_space.map_or(Lack::Reservation { number: account.id, bytes: missing }, Lack::Promise);
+    let short = Short { number: account.id, bytes: bytes.saturating_sub(account.room()).max(1) };
+    let lack = match of_space {
+        Some((bytes, above)) => Lack::Promise { bytes, above, short: Some(short) },
+        None => Lack::Reservation(short),
+    };
     Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(lack) }
 }
 
@@ -115,9 +121,13 @@ fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts
     }
 }
 
-/// Like [`take_growing`], under the mutex. The error has the bytes the space lacks, if it does, and
-/// an addition to the text of [`overdrawn`].
-fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Parts, (Option<u64>, String)> {
+/// Like [`take_growing`], under the mutex. The error has what the space lacks, if it does, and an
+/// addition to the text of [`overdrawn`].
+fn grow_and_take(
+    account: &Account,
+    bytes: u64,
+    growth: Growth,
+) -> std::result::Result<Parts, (Option<OfSpace>, String)> {
     if account.released() {
         return Ok(None);
     }
@@ -145,7 +155,8 @@ fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::
                         false => (None, format!(", it would need {} and may grow to {}", exact(needed), exact(cap))),
                         true => {
                             let there = exact(space.available());
-                            (Some(more + short), format!(", {there} more to grow by available in the space"))
+                            let above = if growth.beyond_limit { space.above_limit() } else { 0 };
+                            (Some((more + short, above)), format!(", {there} more to grow by available in the space"))
                         }
                     });
                 }
@@ -174,7 +185,7 @@ fn grow_now(account: &Account, more: u64, bytes: u64) -> Counting<()> {
         Some(true) => Ok(()),
         Some(false) => {
             let also = format!(", {} more to grow by not available in the space", exact(more));
-            Err(overdrawn(account, bytes, Some(more), &also))
+            Err(overdrawn(account, bytes, Some((more, 0)), &also))
         }
         None => Err(overdrawn(account, bytes, None, NO_MANAGER)),
     }
@@ -191,5 +202,5 @@ fn take_around(account: &Account, bytes: u64) -> Counting<Parts> {
         account.space.put(released);
     }
     let also = format!(", and only {} available in the space", exact(account.space.available()));
-    Err(overdrawn(account, bytes, Some(bytes - inside), &also))
+    Err(overdrawn(account, bytes, Some((bytes - inside, 0)), &also))
 }

@@ -232,6 +232,18 @@ impl Space {
         available(self.room.load(Acquire)).max(0) as u64
     }
 
+    /// Bytes that must be given back before `bytes` can be taken, where the commitments may be
+    /// `above` the limit. What they are above it by is missing as well.
+    pub fn missing_for(&self, bytes: u64, above: u64) -> u64 {
+        let there = i128::from(available(self.room.load(Acquire))) + i128::from(above);
+        u64::try_from(i128::from(bytes) - there).unwrap_or(0)
+    }
+
+    /// How far above the limit a policy may let the commitments go.
+    pub(super) fn above_limit(&self) -> u64 {
+        self.capacity().saturating_sub(self.limit())
+    }
+
     /// Whether so much is used that data should be moved out.
     #[inline]
     pub fn should_downgrade(&self) -> bool {
@@ -276,8 +288,7 @@ impl Space {
     /// Takes `bytes` although the limit forbids it, but not more than the capacity. Under the
     /// mutex.
     pub(super) fn take_beyond(&self, bytes: u64) -> bool {
-        let spare = self.capacity() - self.limit();
-        let taken = self.take_between(bytes, bytes, -(spare as i64)).is_some();
+        let taken = self.take_between(bytes, bytes, -(self.above_limit() as i64)).is_some();
         self.excuse();
         taken
     }

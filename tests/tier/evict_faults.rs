@@ -395,8 +395,8 @@ fn refused_pinned_memory_is_done_without() {
     rig.close();
 }
 
-/// The host's and the disk's spaces are too small for what is to move there: each one's own policy is
-/// asked, and the move goes on when that has made room.
+/// The host's and the disk's spaces are too small for what is to move there: each one's own policy
+/// is asked, and the move goes on when that has made room.
 #[test]
 fn the_policies_of_the_spaces_below_are_asked() {
     for tier in [Tier::Host, Tier::Disk] {

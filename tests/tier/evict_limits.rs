@@ -350,8 +350,8 @@ fn making_room_draws_nothing_from_an_attached_reservation() {
 }
 
 /// Pinned memory that a caller asks for makes room in the host, with what has been evicted there:
-/// just as much as is missing goes on to the disk, oldest first, and nothing where that would not be
-/// enough. A move that finds the host full goes to the disk itself, and moves nothing on.
+/// just as much as is missing goes on to the disk, oldest first, and nothing where that would not
+/// be enough. A move that finds the host full goes to the disk itself, and moves nothing on.
 #[test]
 fn pinned_memory_makes_room_in_the_host() {
     let rig = Rig::new(Options { pages: 64, pinned: 64 * MIB, disk: true, ..Options::default() });

@@ -304,8 +304,8 @@ fn an_overdraw_callback_does_not_wait_for_the_move_that_called_it() {
     rig.close();
 }
 
-/// A hold lacks memory while a move of a tag waits for what it holds: the idle part of the tag makes
-/// room, since the move has let go of it.
+/// A hold lacks memory while a move of a tag waits for what it holds: the idle part of the tag
+/// makes room, since the move has let go of it.
 #[test]
 fn a_move_that_waits_keeps_nothing_from_making_room() {
     let rig = Rig::new(Options { pages: 10, ..Options::default() });

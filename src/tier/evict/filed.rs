@@ -65,7 +65,8 @@ impl Shift<'_> {
             Place::Disk(filed) => Some(filed.store.read_ahead(filed.slot)?),
             _ => None,
         };
-        // What leaves the host because that is full must not need more of it. No device copies here.
+        // What leaves the host because that is full must not need more of it. No device copies
+        // here.
         let pinned = !(self.by_itself && matches!(claim.place(), Place::Host(_)));
         self.buffers = self.new_buffers(store, bytes, pinned)?;
         let base = item.base;

@@ -92,6 +92,7 @@ programs! {
     cancel: C99 Cxx17;
     signals: C99 Cxx17;
     across: Cxx17;
+    random_calls: Cxx17;
     simulate: C99 Cxx17;
     settings: C99 Cxx17;
     record: C99 Cxx17;

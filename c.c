@@ -1,2 +1,0 @@
-#include <gpumem.h>
-int main(void) {return 0;}

@@ -1,3 +1,0 @@
-#include <gpumem.hpp>
-#include <gpumem.hpp>
-int main() {}

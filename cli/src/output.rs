@@ -37,7 +37,7 @@ impl Target {
             }
             Ok(_) => Target::file(fs::canonicalize(path).map_err(cannot)?).map_err(cannot),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let last = end_of_links(path).map_err(cannot)?;
+                let last = end_of_links(path);
                 let leads = if last == path { String::new() } else { format!(" leads to {}", last.display()) };
                 Target::file(last).map_err(|e| format!("{}{leads}: cannot write: {e}", path.display()))
             }
@@ -109,22 +109,20 @@ fn is_stdout(there: &Metadata) -> bool {
 
 /// Whether a name stands for a file that this process has open.
 fn is_open_file(path: &Path) -> bool {
-    let dir = path.parent().and_then(|dir| fs::canonicalize(dir).ok());
-    let own = fs::canonicalize("/proc/self/fd");
-    dir.is_some_and(|dir| own.is_ok_and(|own| own == dir))
+    let open = ["/proc/self/fd", "/proc/thread-self/fd"].map(|dir| fs::canonicalize(dir).ok());
+    let is_there = |dir: PathBuf| open.contains(&Some(dir));
+    links(path).any(|at| at.parent().and_then(|dir| fs::canonicalize(dir).ok()).is_some_and(is_there))
+}
+
+/// A name and what it links to, link by link: no more than the system would follow.
+fn links(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let next = |at: &PathBuf| Some(at.parent().unwrap_or(Path::new("")).join(fs::read_link(at).ok()?));
+    std::iter::successors(Some(path.to_path_buf()), next).take(41)
 }
 
 /// The end of a chain of links to a missing file: a file written there is then seen through them.
-fn end_of_links(path: &Path) -> io::Result<PathBuf> {
-    let mut at = path.to_path_buf();
-    // The system follows 40 links, and has found that this chain ends.
-    for _ in 0..40 {
-        match fs::read_link(&at) {
-            Ok(to) => at = at.parent().unwrap_or(Path::new("")).join(to),
-            Err(_) => break,
-        }
-    }
-    Ok(at)
+fn end_of_links(path: &Path) -> PathBuf {
+    links(path).last().unwrap_or_else(|| path.to_path_buf())
 }
 
 /// A new file in the directory of another, gone again unless it takes that one's place.

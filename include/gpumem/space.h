@@ -301,7 +301,8 @@ gpumem_status gpumem_reservation_out_of_memory_set(gpumem_reservation r,
 // callback.
 //
 // In a disk's space the allocation is a file that a move is to write: callback is called when the
-// space's limit forbids it, but not when the file system is full.
+// space's limit forbids it, even where another disk has room, but not when the file system is
+// full. It is called on the thread that moves, which may be gpumem's own.
 //
 // callback may be NULL, the default: the allocation then fails. user and free_user may be NULL.
 // Errors: GPUMEM_ERROR_INVALID when there is no such space, or user is given and no callback;

@@ -64,6 +64,10 @@ macro_rules! functions {
                 "cuModuleLoadDataEx", 2010 .. 99999, Any: cuModuleLoadDataEx(out: *mut usize, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
                 "cuModuleLoadFatBinary", 2000 .. 99999, Any: cuModuleLoadFatBinary(out: *mut usize, image: *const c_void);
                 "cuModuleGetFunction", 2000 .. 99999, Any: cuModuleGetFunction(out: *mut usize, module: usize, name: *const c_char);
+                "cuLibraryLoadData", 12000 .. 99999, Any: cuLibraryLoadData(out: *mut usize, code: *const c_void, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint);
+                "cuLibraryLoadFromFile", 12000 .. 99999, Any: cuLibraryLoadFromFile(out: *mut usize, file: *const c_char, options: *mut c_int, values: *mut *mut c_void, count: c_uint, library_options: *mut c_int, library_values: *mut *mut c_void, library_count: c_uint);
+                "cuLibraryGetGlobal", 12000 .. 99999, Any: cuLibraryGetGlobal(out: *mut Ptr, bytes: *mut usize, library: usize, name: *const c_char);
+                "cuFuncLoad", 12040 .. 99999, Any: cuFuncLoad(f: usize);
                 "cuLibraryGetModule", 12000 .. 99999, Any: cuLibraryGetModule(out: *mut usize, library: usize);
                 "cuKernelGetFunction", 12000 .. 99999, Any: cuKernelGetFunction(out: *mut usize, kernel: usize);
                 "cuCtxSetLimit", 3010 .. 99999, Any: cuCtxSetLimit(limit: c_int, value: usize);

@@ -15,7 +15,7 @@
 
 use super::tiers::Tiers;
 use super::{Context, Request};
-use crate::base::{Error, Result, StreamHandle};
+use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::{AllocRequest, Pool, Resized, Scope, Slip};
 use crate::tier::{DrawFrom, Drawn, Reservation};
 use std::sync::Arc;
@@ -86,11 +86,18 @@ impl Context {
         let space = tiers.gpu(pool.device())?;
         let bytes = pool.counted_bytes(size, moving.flags);
         let source = moving.source.as_ref().and_then(|source| source.downcast_ref());
-        let from = source.map_or(DrawFrom::Attached, DrawFrom::Successor);
-        let made = tiers.manager().allocate_with(space, from, bytes, number(stream), |drawn| {
-            let slip = slip(drawn);
-            pool.realloc_moving(ptr, size, stream, &moving, Some(&slip))
-        });
+        let draw = |from| {
+            tiers.manager().allocate_with(space, from, bytes, number(stream), |drawn| {
+                let slip = slip(drawn);
+                pool.realloc_moving(ptr, size, stream, &moving, Some(&slip))
+            })
+        };
+        let made = match source.map(|source| draw(DrawFrom::Successor(source))) {
+            // What shrinks must not fail because its reservation is full.
+            Some(Err(e)) if e.status == Status::OutOfMemory && size <= moving.usable => draw(DrawFrom::Attached),
+            Some(made) => made,
+            None => draw(DrawFrom::Attached),
+        };
         tiers.evictor().nudge();
         made
     }

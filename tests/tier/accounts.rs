@@ -392,6 +392,7 @@ fn the_policies_decide_about_what_does_not_fit() {
 fn what_is_resized_stays_in_its_reservation() {
     let rig = Rig::counted();
     let [mine, of_thread] = [(); 2].map(|()| rig.reserve(64 * MIB, LimitPolicy::Fail));
+    let full = rig.reserve(4 * KIB, LimitPolicy::Fail);
     let rest = rig.reserve(rig.usage().available, LimitPolicy::Fail);
     of_thread.attach_thread().unwrap();
     let t = rig.stream();
@@ -419,6 +420,12 @@ fn what_is_resized_stays_in_its_reservation() {
         [q, behind].into_iter().for_each(|p| rig.ctx.free(p).unwrap());
         assert_eq!((mine.drawn(), used(t)), (0, 0));
     }
+    // What shrinks does not fail where there is no room for both.
+    let reservation = Some(&full);
+    let p = rig.ctx.malloc(&Request { size: 4 * KIB, stream: rig.s, reservation, ..Request::default() }).unwrap();
+    let p = rig.ctx.realloc(p, 512, t).unwrap();
+    assert_eq!((full.drawn(), of_thread.drawn()), (0, 512));
+    rig.ctx.free(p).unwrap();
     let p = malloc(4 * MIB, AllocFlags::default());
     let behind = malloc(4 * MIB, AllocFlags::default());
     mine.release().unwrap();
@@ -426,7 +433,7 @@ fn what_is_resized_stays_in_its_reservation() {
     assert_eq!((of_thread.drawn(), rig.usage().unreserved), (8 * MIB, 4 * MIB));
     [q, behind].into_iter().for_each(|p| rig.ctx.free(p).unwrap());
     rig.manager().detach_thread(rig.ctx.tiers().unwrap().gpu(D).unwrap()).unwrap();
-    drop((of_thread, rest));
+    drop((of_thread, full, rest));
     rig.close();
 }
 

@@ -508,19 +508,23 @@ assert races() == 0
 """)
 
 
-def test_what_is_adopted_is_of_its_own_stream():
+def test_what_is_adopted_comes_after_its_own_stream():
     in_simulation("""
 for _ in range(10):
     s = gpumem.Stream()
     p = gpumem.malloc(N, s)
     gpumem.memset(p, 1, N, s)
     b, c = gpumem.Buffer.adopt(p), gpumem.Buffer(N)
-    assert b.stream == s.handle == b.__cuda_array_interface__["stream"]
+    assert b.stream is None and b.__cuda_array_interface__["stream"] == 1
     b.__dlpack__(stream=1)
     gpumem.memcpy(c, p, N)
     gpumem.synchronize()
     b.fill(2)
     assert b.tobytes() == b"\\2" * N
+    p = gpumem.malloc(N, s)
+    gpumem.memset(p, 1, N, s)
+    del s, b
+    assert gpumem.Buffer.adopt(p).tobytes() == b"\\1" * N
 assert races() == 0
 """)
 

@@ -164,11 +164,15 @@ fn a_file_that_is_open_goes_on() {
         assert!(says.contains("both write to standard output"), "{says}");
     }
     // And one that is not standard output.
-    let script = "gpumem=$1; shift; \"$gpumem\" plan in.csv --svg /dev/fd/3 3>> log.txt";
-    file(&dir, "log.txt", b"precious\n");
-    let out = run(Command::new("sh").args(["-c", script, "sh", env!("CARGO_BIN_EXE_gpumem")]).current_dir(dir.path()));
-    let text = fs::read_to_string(dir.path().join("log.txt")).unwrap();
-    assert!(out.status.success() && text.starts_with("precious\n<svg "), "{}", stderr(&out));
+    std::os::unix::fs::symlink("/dev/fd/3", dir.path().join("link")).unwrap();
+    for (name, number) in [("/dev/fd/3", 3), ("link", 3), ("/proc/thread-self/fd/3", 3), ("/dev/stderr", 2)] {
+        let script = format!("\"$1\" plan in.csv --svg {name} {number}>> log.txt");
+        file(&dir, "log.txt", b"precious\n");
+        let program = env!("CARGO_BIN_EXE_gpumem");
+        let out = run(Command::new("sh").args(["-c", &script, "sh", program]).current_dir(dir.path()));
+        let text = fs::read_to_string(dir.path().join("log.txt")).unwrap();
+        assert!(out.status.success() && text.starts_with("precious\n<svg "), "{name}: {text}");
+    }
     let null = gpumem()
         .args(["plan", "in.csv", "--out", "/dev/null", "--json"])
         .current_dir(dir.path())

@@ -22,7 +22,7 @@ pub enum Resized {
 #[derive(Debug)]
 pub struct Relocation {
     /// Bytes its contents may take.
-    usable: u64,
+    pub usable: u64,
     align: u64,
     tag: u64,
     /// Its flags, the pool's own included.

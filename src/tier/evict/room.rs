@@ -155,11 +155,16 @@ impl Shared {
                 if size == 0 || but.contains(&item.base) {
                     continue;
                 }
-                match item.try_claim(false, true) {
+                // What it is found not to help must not look as if it left: others would wait.
+                let helps = space.tier == Tier::Gpu || lack.is_none();
+                match item.try_claim(false, helps) {
                     Outcome::Claimed(claim) if claim.place().space(item.device) == space => {
                         let size = would_free(&claim, lack);
                         if size == 0 {
                             continue;
+                        }
+                        if !helps {
+                            claim.leaves();
                         }
                         found.bytes += size;
                         found.claims.push(claim);

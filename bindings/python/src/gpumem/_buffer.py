@@ -223,8 +223,9 @@ class Buffer:
         """Takes ownership of an allocation made by `malloc` or by other code through gpumem: from
         now on the buffer frees it.
 
-        `stream` is the buffer's own from now on, by default the one that the memory was allocated
-        on, which must live as long as the buffer then."""
+        `stream` is the buffer's own from now on; what was submitted before is ordered before it. By
+        default it is the legacy default stream, which then waits for the one that the memory was
+        allocated on."""
         ptr = _values.address(ptr)
         info = pointer_info(ptr)
         self = cls.__new__(cls)
@@ -232,10 +233,14 @@ class Buffer:
         self.typestr = _dlpack.typestr(dtype)
         item = _dlpack.item_bytes(self.typestr)
         self.shape = (info.requested // item,) if shape is None else _lengths(shape)
-        self.nbytes, self.stream = math.prod(self.shape) * item, info.stream if stream is None else _values.stream(stream)
+        self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
         self._life, self._others, self._order = life(stream), None, None
         if info.base != ptr or self.nbytes > info.requested:
             raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")
+        if stream is None and (info.stream or 0) > d.STREAM_LEGACY:
+            # That stream may be gone by now, with work of its that still runs.
+            if on_device(info.device, C.gpumem_stream_wait, d.STREAM_LEGACY, info.stream):
+                ok(on_device(info.device, C.gpumem_device_sync))
         self.ptr, self.id, self._gone = ptr, info.id, False
         return self
 

@@ -61,6 +61,8 @@ static void a_stream_that_is_set_is_this_threads() {
     void *const at = a.data();
     mine.wait(s);
     a.set_stream(mine);
+    gpumem::async_buffer<char>().set_stream(mine);
+    OK(gpumem_last_status());
     mine.sync();
     gpumem::begin_capture(0, GPUMEM_SIM_CAPTURE_RELAXED);
     std::thread([&a, at] {

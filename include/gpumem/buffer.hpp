@@ -163,7 +163,7 @@ template <class T> class async_buffer
     void set_stream(stream_ref s) noexcept {
         // A default stream is announced now: by the free, its handle may mean another stream.
         const bool is_announced =
-            detail::is_default(s) &&
+            this->data() != nullptr && detail::is_default(s) &&
             gpumem_record_stream(detail::untyped(this->data()), s.get()) == GPUMEM_OK;
         this->state_.stream = s;
         this->state_.is_handed_over = this->data() != nullptr && !is_announced;

@@ -75,7 +75,6 @@ impl Pool {
                 Relocation { usable: info.usable, align, tag: info.tag, flags, source }
             }
             Found::Pooled { heap, mut st, place: Place::Block { region } } => {
-                let source = st.source_of(Place::Block { region });
                 let block = st.regions.block(region);
                 let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
                 let lane = st.lane_here(me.lane);
@@ -84,7 +83,7 @@ impl Pool {
                     heap.publish(&st);
                     return Ok(Resized::Here);
                 }
-                Relocation { usable, align, tag, flags, source }
+                Relocation { usable, align, tag, flags, source: st.source_of(Place::Block { region }) }
             }
         }))
     }

@@ -113,10 +113,9 @@ impl Shared {
         }
     }
 
-    /// How many bytes must go for what a space lacks: of those that may be promised
-    /// or, if they were, of memory itself, after all free memory of its pool has been given back.
-    /// What is above a limit that was lowered must go, too. More than there can be if the limits
-    /// forbid so much.
+    /// How many bytes must go for what a space lacks: of those that may be promised or, if they
+    /// were, of memory itself, after all free memory of its pool has been given back. What is above
+    /// a limit that was lowered must go, too. More than there can be if the limits forbid so much.
     fn missing(&self, space: SpaceId, lack: &Lack) -> Result<u64> {
         let device = DeviceId(space.id);
         let (space, pool) = match self.hosts.iter().find(|s| s.id() == space) {
@@ -146,6 +145,9 @@ impl Shared {
     fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, but: &BTreeSet<u64>) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
         let mut after = (0, 0);
+        // Whether what an item frees is known before it is claimed. If not, it must not look
+        // meanwhile as if it left: others would wait for it.
+        let known = space.tier == Tier::Gpu || lack.is_none();
         loop {
             let batch = self.register.oldest(space, after, BATCH);
             let Some(&(used, ref last)) = batch.last() else { return found };
@@ -155,15 +157,13 @@ impl Shared {
                 if size == 0 || but.contains(&item.base) {
                     continue;
                 }
-                // What it is found not to help must not look as if it left: others would wait.
-                let helps = space.tier == Tier::Gpu || lack.is_none();
-                match item.try_claim(false, helps) {
+                match item.try_claim(false, known) {
                     Outcome::Claimed(claim) if claim.place().space(item.device) == space => {
                         let size = would_free(&claim, lack);
                         if size == 0 {
                             continue;
                         }
-                        if !helps {
+                        if !known {
                             claim.leaves();
                         }
                         found.bytes += size;

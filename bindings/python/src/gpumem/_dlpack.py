@@ -10,7 +10,7 @@ import math
 import re
 import sys
 
-from ._declarations import STREAM_PER_THREAD
+from ._declarations import STREAM_LEGACY, STREAM_PER_THREAD
 from ._errors import ok
 from ._library import C
 from ._stats import on_device
@@ -43,15 +43,14 @@ def item_bytes(text):
 def _named_anywhere(stream):
     """A stream to wait for, whose handle means the same on each thread. A thread's own default stream
     has no such handle; the legacy one comes after those of all threads."""
-    return 1 if stream in (None, 0, STREAM_PER_THREAD) else stream
+    return STREAM_LEGACY if stream in (None, 0, STREAM_PER_THREAD) else stream
 
 
 def array_interface(ptr, shape, text, stream):
     """What `__cuda_array_interface__` is, version 3. The consumer's work comes after the
     stream's."""
-    stream = _named_anywhere(stream)
     return {"shape": shape, "typestr": text, "data": (ptr if math.prod(shape) else 0, False), "strides": None, "version": 3,
-            "stream": stream}
+            "stream": _named_anywhere(stream)}
 
 
 def device(number):
@@ -160,14 +159,14 @@ def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version
         raise BufferError("a copy was asked for; gpumem exports views only")
     if dl_device is not None and tuple(dl_device) != tuple(own_device):
         raise BufferError(f"the memory is on device {tuple(own_device)}, not on {tuple(dl_device)}")
+    if 8 * item_bytes(text) > 255 or any(n >= 1 << 63 for n in shape):
+        raise BufferError(f"DLPack has no tensor of {text} in shape {shape}: its elements have at most 255 bits, its lengths 63")
     if stream != -1:
         # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here.
         # None stands for the legacy default stream, by the array API's standard.
         consumer, own = {None: 1, 0: 1}.get(stream, stream), _named_anywhere(own_stream)
         if consumer != own:
             ok(on_device(own_device[1], C.gpumem_stream_wait, consumer, own))
-    if 8 * item_bytes(text) > 255 or any(n >= 1 << 63 for n in shape):
-        raise BufferError(f"DLPack has no tensor of {text} in shape {shape}: its elements have at most 255 bits, its lengths 63")
     versioned = max_version is not None and tuple(max_version)[0] >= 1
     kind, name = (Versioned, VERSIONED) if versioned else (Managed, PLAIN)
     at = _libc.malloc(ctypes.sizeof(kind) + 16 * max(1, len(shape)))

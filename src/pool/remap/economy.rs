@@ -42,6 +42,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Moving up to this many times its peak earns a heap nothing: a workload's first pass costs moves.
 const FREE: u64 = 2;
 
+/// Heaps share no sooner than if they had had this many bytes live together. A lone stream among
+/// many that rest pays some rent while its heap grows; then it needs nobody.
+const LEAST_PEAK: u64 = 256 << 20;
+
 /// This many bytes moved earn one.
 const RENT: u64 = 4;
 
@@ -88,12 +92,11 @@ fn earned(remapped: u64, peak: u64, permille: u32) -> u64 {
 }
 
 impl Pool {
-    /// Whether all heaps together have moved more than a first pass costs, since the device was
+    /// Whether all heaps together have paid more rent than a first pass costs, since the device was
     /// last seen behind the host.
     pub(crate) fn has_paid_rent(&self) -> bool {
         let peak = self.counters.most_live.load(Relaxed);
-        let paid = self.counters.remapped.load(Relaxed).saturating_sub(self.counters.behind_at.load(Relaxed));
-        peak > 0 && paid > peak.saturating_mul(FREE)
+        peak > 0 && self.counters.paid.load(Relaxed) > peak.max(LEAST_PEAK).saturating_mul(FREE)
     }
 
     /// Lowers peaks to what is mapped, after memory was given back or not obtained: what heaps once
@@ -120,7 +123,7 @@ impl Pool {
         let c = &self.counters;
         let remapped = still_earned(c.remapped.load(Relaxed), c.most_live.load(Relaxed), self.mapped_now());
         c.remapped.fetch_min(remapped, Relaxed);
-        c.behind_at.fetch_min(remapped, Relaxed);
+        c.paid.fetch_min(remapped, Relaxed);
     }
 
     /// Bytes that may still be created: what the limit leaves, and no more than the device has free

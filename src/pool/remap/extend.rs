@@ -309,6 +309,7 @@ impl Pool {
         st.count_moves(moves.len() as u64, own as u64);
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
+        self.counters.paid.fetch_add(remapped, Relaxed);
         if let Some(marked) = marked.filter(|_| tells) {
             self.look_whether_behind(marked);
         }

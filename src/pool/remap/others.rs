@@ -201,7 +201,8 @@ impl Pool {
     /// or if asking was in vain of late. A large request beyond the budget asks all the same, as
     /// mapping costs more than asking. For the shared heap beyond the budget, enough is free
     /// elsewhere once waiting memory and other heaps' would do together; it takes over what it
-    /// finds. Returns the memory found for the request.
+    /// finds. Returns the memory found for the request. That is rent as well, if the device has
+    /// passed the marker: with many heaps, to look into them takes as long as to move it.
     pub(crate) fn look_around(
         &self,
         heap: &Heap,
@@ -227,7 +228,8 @@ impl Pool {
             return Ok(None);
         }
         let marked = ask && self.order.mark_context(&*self.driver, Some(want.stream))?;
-        if marked && self.order.context_passes_within(&*self.driver, self.options.patience.max(1))? {
+        let passed = marked && self.order.context_passes_within(&*self.driver, self.options.patience.max(1))?;
+        if passed {
             want.reach = usize::MAX;
         }
         self.poll_and_settle(st)?;
@@ -254,6 +256,9 @@ impl Pool {
         };
         if ask {
             st.asking.ended(found.is_some());
+        }
+        if passed && found.is_some() {
+            self.counters.paid.fetch_add(want.size, Relaxed);
         }
         Ok(found)
     }

@@ -66,14 +66,14 @@ impl Pool {
     }
 
     /// Asks whether the device has passed a marker recorded before a move, which takes longer than
-    /// an idle device needs for that. If not, moves count from now on.
+    /// an idle device needs for that. If not, rent counts from now on.
     pub(crate) fn look_whether_behind(&self, marked: Option<Tag>) {
         let passed = marked.is_some_and(|tag| {
             let asked = self.order.poll(&*self.driver, [tag.lane()]);
             asked.is_ok() && self.order.settled(tag)
         });
         if !passed {
-            self.counters.behind_at.store(self.counters.remapped.load(Relaxed), Relaxed);
+            self.counters.paid.store(0, Relaxed);
         }
     }
 }

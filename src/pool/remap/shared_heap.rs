@@ -1,5 +1,5 @@
-//! The heap that all streams share. Large requests go there once moving has shown that the heaps of
-//! single streams are too narrow for them.
+//! The heap that all streams share. Large requests go there once the heaps of single streams have
+//! proved too narrow for them.
 //!
 //! One heap per stream is the quickest for work that repeats. If nothing repeats, free memory lies
 //! in as many pieces as there are streams, and no two of them ever join: with eight streams and the
@@ -7,12 +7,12 @@
 //! heaps together have paid more rent than a first pass costs,
 //!
 //! ```text
-//! remapped since the device was last behind > FREE * peak        (remap/economy.rs)
+//! paid > FREE * max(peak, 256 MiB)        (remap/economy.rs)
 //! ```
 //!
-//! a request of at least a page that its own heap has no room for is met by the shared heap, and
-//! memory moves there as it is wanted. No stream owns it: whatever is freed there waits until the
-//! device has passed it, or the stream that freed it takes it back. So
+//! a request of at least a quarter of a page that its own heap has no room for is met by the shared
+//! heap, and memory moves there as it is wanted. No stream owns it: whatever is freed there waits
+//! until the device has passed it, or the stream that freed it takes it back. So
 //!
 //! ```text
 //! each ready region of the shared heap is settled
@@ -20,11 +20,14 @@
 //!
 //! and its neighbours join whichever streams they were freed on.
 //!
-//! If the device is behind the host, memory is ready late there, while a stream's own heap gives
-//! back at once what that stream freed. So rent counts from when the device was last seen behind: a
-//! marker in front of each move, and of each growth of the shared heap, tells. And once nothing is
-//! shared any more, a stream takes back what it freed in the shared heap before it moves or maps
-//! memory.
+//! Rent is what was moved, and also what was found in other heaps after asking the device: to look
+//! for it in a hundred heaps takes as long as a move.
+//!
+//! If the device is behind the host, memory is ready late in the shared heap, while a stream's own
+//! heap gives back at once what that stream freed. So rent counts from when the device was last seen
+//! behind: a marker in front of each move, and of each growth of the shared heap, tells. And once
+//! nothing is shared any more, a stream takes back what it freed in the shared heap before it moves
+//! or maps memory.
 //!
 //! docs/adr/shared-heap.md has the experiment.
 
@@ -35,13 +38,20 @@ use crate::pool::state::Pool;
 use crate::pool::types::Want;
 use std::sync::atomic::Ordering::*;
 
+/// Requests of at least one part in this many of a page are shared. Smaller ones would often lose a
+/// hit in their own heap, and there they lie close together.
+const PART_OF_PAGE: u64 = 4;
+
 /// Memory of other heaps that is at most one part in this many of all is hardly any.
 const OF_OTHERS: u64 = 8;
 
 impl Pool {
     /// Whether the shared heap meets a request that `heap` has no room for.
     pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
-        want.size >= self.page && heap.is_ordinary(st) && self.has_paid_rent() && !self.has_nearly_all(st, want.size)
+        want.size >= self.page / PART_OF_PAGE
+            && heap.is_ordinary(st)
+            && self.has_paid_rent()
+            && !self.has_nearly_all(st, want.size)
     }
 
     /// Whether hardly any memory would be in other heaps once a request of `size` is met. Then it

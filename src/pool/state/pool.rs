@@ -58,8 +58,9 @@ pub(crate) struct Counters {
     /// moved: `remap/economy.rs`.
     pub(crate) most_live: AtomicU64,
     pub(crate) remapped: AtomicU64,
-    /// What `remapped` was when the device was last seen behind the host.
-    pub(crate) behind_at: AtomicU64,
+    /// Bytes moved, or found by looking into other heaps, since the device was last seen behind the
+    /// host: `remap/shared_heap.rs`.
+    pub(crate) paid: AtomicU64,
     /// Whether the device has refused an extent of late: `Pool::creatable`.
     pub(crate) device_is_full: AtomicBool,
     pub(crate) dedicated_live: AtomicU64,

@@ -2,7 +2,7 @@
 //! one.
 
 use crate::pool_support::{checked, late, request, Rig, D};
-use gpumem::base::size::{GIB, MIB};
+use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::driver::host::{HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
@@ -111,7 +111,7 @@ fn what_never_repeats_on_many_streams_moves_as_little_as_on_one() {
     assert!(many.rig.pool.has_shared_heap() && !one.rig.pool.has_shared_heap());
     assert!(moved[0] <= 3 * moved[1] + 100, "{moved:?} extents moved");
     let mapped = many.rig.pool.stats().peak_mapped;
-    assert!(mapped <= PEAK + PEAK * 3 / 10, "{mapped} bytes mapped");
+    assert!(mapped <= PEAK + PEAK / 3, "{mapped} bytes mapped");
 }
 
 #[test]
@@ -128,6 +128,46 @@ fn streams_whose_own_memory_does_share_nothing() {
                 *p = rig.malloc(layer * MIB, s);
             }
         }
+    }
+    rig.pool.validate().unwrap();
+    assert!(!rig.pool.has_shared_heap());
+}
+
+/// Sixty heaps of a few blocks each: hardly a request finds room in its own, and none needs to move
+/// anything, because another one has a block that fits. To look for it takes as long as moving.
+#[test]
+fn looking_into_many_heaps_all_the_time_is_a_reason_to_share() {
+    let rig = Rig::new(checked(DEVICE), PoolOptions::default());
+    let streams: Vec<_> = (0..60).map(|_| rig.stream()).collect();
+    let (mut rng, mut live, mut size) = (fastrand::Rng::with_seed(9), Vec::new(), MIB);
+    for turn in 0..20_000 {
+        let stream = streams[turn % streams.len()];
+        size = if size < 2 * MIB { size + 8 * KIB } else { MIB };
+        live.push((rig.malloc(size, stream), stream));
+        if live.len() > 1000 {
+            let (p, stream) = live.swap_remove(rng.usize(..live.len()));
+            rig.free(p, stream);
+        }
+    }
+    rig.pool.validate().unwrap();
+    let stats = rig.pool.stats();
+    assert!(stats.moved < 100, "{} extents moved", stats.moved);
+    assert!(rig.pool.has_shared_heap());
+    assert!(stats.peak_mapped <= 2400 * MIB, "{} bytes mapped for 1,500 MiB live", stats.peak_mapped);
+}
+
+/// While its own heap grows, a lone stream looks at many others in vain.
+#[test]
+fn a_stream_among_many_that_rest_shares_nothing() {
+    let rig = Rig::new(checked(DEVICE), PoolOptions::default());
+    for _ in 0..500 {
+        let stream = rig.stream();
+        rig.free(rig.malloc(100 * KIB, stream), stream);
+    }
+    rig.sync();
+    let (stream, mut rng) = (rig.stream(), fastrand::Rng::with_seed(11));
+    for _ in 0..4000 {
+        rig.free(rig.malloc(rng.u64(MIB..16 * MIB), stream), stream);
     }
     rig.pool.validate().unwrap();
     assert!(!rig.pool.has_shared_heap());

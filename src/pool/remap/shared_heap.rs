@@ -24,10 +24,10 @@
 //! for it in a hundred heaps takes as long as a move.
 //!
 //! If the device is behind the host, memory is ready late in the shared heap, while a stream's own
-//! heap gives back at once what that stream freed. So rent counts from when the device was last seen
-//! behind: a marker in front of each move, and of each growth of the shared heap, tells. And once
-//! nothing is shared any more, a stream takes back what it freed in the shared heap before it moves
-//! or maps memory.
+//! heap gives back at once what that stream freed. So rent counts from when the device was last
+//! seen behind: a marker in front of each move, and of each growth of the shared heap, tells. And
+//! once nothing is shared any more, a stream takes back what it freed in the shared heap before it
+//! moves or maps memory.
 //!
 //! docs/adr/shared-heap.md has the experiment.
 

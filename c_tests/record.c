@@ -99,6 +99,18 @@ static void what_is_live_is_visited_and_filtered(void) {
     memset(&found, 0, sizeof found);
     OK(gpumem_visit_allocations(&filter, visit, &found));
     CHECK(found.count == 1 && found.bytes == 3000000);
+    filter.on_device = 1;
+    memset(&found, 0, sizeof found);
+    OK(gpumem_visit_allocations(&filter, visit, &found));
+    CHECK(found.count == 1);
+    filter.device = 99;
+    CHECK(gpumem_visit_allocations(&filter, visit, &found) == GPUMEM_ERROR_INVALID && error_says("device 99"));
+    filter.on_device = 0;
+    CHECK(gpumem_visit_allocations(&filter, visit, &found) == GPUMEM_ERROR_INVALID && error_says("on_device is 0"));
+    filter.device = 0;
+    filter.on_device = 2;
+    CHECK(gpumem_visit_allocations(&filter, visit, &found) == GPUMEM_ERROR_INVALID && error_says("on_device is 2"));
+    CHECK(found.count == 1);
     memset(&found, 0, sizeof found);
     found.stop_after = 1;
     OK(gpumem_visit_allocations(NULL, visit, &found));

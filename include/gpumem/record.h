@@ -188,7 +188,8 @@ gpumem_status gpumem_snapshot(const char *path);
 // copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
 // has its age and its stack. That reads the recording so far, which takes about a second for four
 // million events; other threads go on.
-// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with
+// Errors: GPUMEM_ERROR_INVALID when visitor is NULL, the filter's size impossible, on_device or
+// age_and_stack neither 0 nor 1, or device one that does not exist or set without on_device; with
 // age_and_stack also when nothing is recorded to a file.
 gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter, gpumem_visitor visitor, void *user);
 

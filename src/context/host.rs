@@ -36,7 +36,7 @@ impl Context {
         let tiers = self.tiers()?;
         let made = tiers.host().allocate(self.host_node(node.or(theirs))?, bytes, from);
         tiers.evictor().nudge();
-        made
+        made.inspect(|memory| tiers.pinned.hand_out(memory))
     }
 
     /// Pins memory of a node until `bytes` of whole blocks are free.

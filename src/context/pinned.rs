@@ -22,6 +22,12 @@ struct Table {
 }
 
 impl Pinned {
+    /// Notes memory that is handed out in pieces: its addresses are live again.
+    pub(super) fn hand_out(&self, memory: &HostMemory) {
+        let lives = |addr: &u64| memory.pieces().iter().any(|p| (p.addr..p.addr + p.bytes).contains(addr));
+        lock(&self.0).freed.retain(|addr| !lives(addr));
+    }
+
     /// Keeps memory until its address is given to [`Pinned::take`].
     pub(super) fn keep(&self, memory: HostMemory) -> Result<u64> {
         let [piece] = *memory.pieces() else {

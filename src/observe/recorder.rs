@@ -19,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::ptr::addr_eq;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::Builder;
@@ -70,7 +71,7 @@ pub struct Recorder {
     session: RwLock<Option<Running>>,
     /// Held while a session starts or ends.
     changing: Mutex<()>,
-    callback: RwLock<Option<Callback>>,
+    callback: Arc<RwLock<Option<Callback>>>,
     source: RwLock<Option<StackSource>>,
     failures: AtomicU64,
     /// The most stack frames taken in the session under way.
@@ -110,7 +111,7 @@ impl Default for Recorder {
             current: AtomicU64::new(0),
             session: RwLock::new(None),
             changing: Mutex::new(()),
-            callback: RwLock::new(None),
+            callback: Arc::default(),
             source: RwLock::new(None),
             failures: AtomicU64::new(0),
             depth: AtomicU32::new(0),
@@ -300,8 +301,8 @@ impl Recorder {
         last
     }
 
-    /// Calls a function with each event from now on; `None` ends that. A call under way may still
-    /// be running when this returns.
+    /// Calls a function with each event from now on; `None` ends that. A call under way on another
+    /// thread may still be running when this returns, but no call begins.
     pub fn set_callback(&self, callback: Option<Callback>) {
         let some = callback.is_some();
         self.calls_out.fetch_or(some, Relaxed);
@@ -407,15 +408,17 @@ impl Recorder {
         if INSIDE.try_with(Cell::get).unwrap_or(true) {
             return;
         }
-        let callback = self.callback.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(callback) = callback {
-            let event = *event;
-            later::after(move || {
+        let present = |slot: &RwLock<Option<Callback>>| slot.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(due) = present(&self.callback) else { return };
+        let (event, slot) = (*event, self.callback.clone());
+        later::after(move || {
+            // It may have been unset since, and what it uses may be gone.
+            if present(&slot).is_some_and(|now| addr_eq(Arc::as_ptr(&now), Arc::as_ptr(&due))) {
                 INSIDE.set(true);
-                callback(&event);
+                due(&event);
                 INSIDE.set(false);
-            });
-        }
+            }
+        });
     }
 
     /// Whether the thread is in a callback, where nothing is recorded.
@@ -604,6 +607,23 @@ mod tests {
         assert_eq!(seen.load(Relaxed), 5);
         recorder.set_callback(None);
         assert!(!recorder.is_on());
+    }
+
+    /// Events that a call puts off until it holds no lock may outlive the callback.
+    #[test]
+    fn no_call_begins_once_the_callback_is_unset() {
+        let recorder = Arc::new(Recorder::default());
+        let seen = Arc::new(AtomicU64::new(0));
+        let (inner, counted) = (Arc::downgrade(&recorder), seen.clone());
+        recorder.set_callback(Some(Arc::new(move |_: &Event| {
+            counted.fetch_add(1, Relaxed);
+            inner.upgrade().unwrap().set_callback(None);
+        })));
+        later::hold(|| {
+            recorder.push(Event::new(Kind::Malloc, 0));
+            recorder.push(Event::new(Kind::Free, 0));
+        });
+        assert_eq!(seen.load(Relaxed), 1);
     }
 
     #[test]

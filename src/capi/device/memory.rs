@@ -42,9 +42,7 @@ pub unsafe extern "C" fn gpumem_memcpy(dst: *mut c_void, src: *const c_void, byt
     guard(|| {
         check_copy(dst, src, bytes)?;
         let ctx = Context::global()?;
-        copy(ctx, dst, src, bytes, StreamHandle::LEGACY)?;
-        let driver = ctx.driver();
-        driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY)
+        blocking(ctx, || copy(ctx, dst, src, bytes, StreamHandle::LEGACY))
     })
 }
 
@@ -77,10 +75,18 @@ pub unsafe extern "C" fn gpumem_memset(dst: *mut c_void, value: c_int, bytes: us
     guard(|| {
         check_range(dst, bytes, "dst")?;
         let ctx = Context::global()?;
-        set(ctx, dst, value, bytes, StreamHandle::LEGACY)?;
-        let driver = ctx.driver();
-        driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY)
+        blocking(ctx, || set(ctx, dst, value, bytes, StreamHandle::LEGACY))
     })
+}
+
+/// Submits work to the legacy stream and waits for it. Waits before, too: a capture that forbids
+/// waiting is met while nothing has been done.
+fn blocking(ctx: &Context, submit: impl FnOnce() -> Result<()>) -> Result<()> {
+    let driver = ctx.driver();
+    let sync = || driver.stream_sync(driver.current_device()?, StreamHandle::LEGACY);
+    sync()?;
+    submit()?;
+    sync()
 }
 
 fn copy(ctx: &Context, dst: *mut c_void, src: *const c_void, bytes: usize, s: StreamHandle) -> Result<()> {

@@ -46,7 +46,7 @@ pub extern "C" fn gpumem_stream_destroy(s: gpumem_stream) -> gpumem_status {
             return Err(Error::invalid(format!("the {handle} stream is CUDA's and cannot be destroyed")));
         }
         let ctx = Context::global()?;
-        let device = not_capturing(ctx.driver(), handle)?;
+        let device = not_capturing(ctx.driver(), handle, "end the capture first")?;
         // Before its handle can be another stream's.
         ctx.forget_stream(handle);
         ctx.driver().stream_destroy(device, handle)
@@ -73,19 +73,17 @@ pub extern "C" fn gpumem_stream_wait(s: gpumem_stream, on: gpumem_stream) -> gpu
     guard(|| {
         let (s, on) = (stream(s), stream(on));
         let driver = Context::global()?.driver();
-        let dev = not_capturing(driver, s)?;
-        let on_dev = not_capturing(driver, on)?;
+        let advice = "order it with cudaEventRecord and cudaStreamWaitEvent";
+        let dev = not_capturing(driver, s, advice)?;
+        let on_dev = not_capturing(driver, on, advice)?;
         wait_for_stream(driver, (dev, s), (on_dev, on))
     })
 }
 
-fn not_capturing(driver: &dyn Driver, s: StreamHandle) -> Result<DeviceId> {
+fn not_capturing(driver: &dyn Driver, s: StreamHandle, advice: &str) -> Result<DeviceId> {
     let dev = driver.stream_device(s)?;
     if driver.stream_is_capturing(dev, s)? {
-        return Err(Error::new(
-            Status::Capturing,
-            format!("stream {s} is being captured into a graph; order it with cudaEventRecord and cudaStreamWaitEvent"),
-        ));
+        return Err(Error::new(Status::Capturing, format!("stream {s} is being captured into a graph; {advice}")));
     }
     Ok(dev)
 }

@@ -18,7 +18,7 @@ use crate::capi::call::arguments::{name, put};
 use crate::capi::call::error::gpumem_status;
 use crate::capi::call::guard::guard;
 use crate::capi::call::options::{self, extensible};
-use crate::capi::call::types::{gpumem_stream, not_null, pointer};
+use crate::capi::call::types::{device_id, gpumem_stream, not_null, pointer};
 use crate::context::{Context, Past};
 use crate::observe::{Callback, Event, StackSource};
 use crate::pool::Alive;
@@ -234,7 +234,8 @@ pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
 /// copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
 /// has its age and its stack. That reads the recording so far, which takes about a second for four
 /// million events; other threads go on.
-/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL or the filter's size impossible; with
+/// Errors: GPUMEM_ERROR_INVALID when visitor is NULL, the filter's size impossible, on_device or
+/// age_and_stack neither 0 nor 1, or device one that does not exist or set without on_device; with
 /// age_and_stack also when nothing is recorded to a file.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_visit_allocations(
@@ -246,6 +247,14 @@ pub unsafe extern "C" fn gpumem_visit_allocations(
         let visitor = visitor.ok_or_else(|| Error::invalid("visitor is NULL"))?;
         // SAFETY: the caller passes NULL or a structure whose size field is true.
         let filter = unsafe { options::read_if_any(filter) }?;
+        if let Some(f) = filter {
+            match f.on_device {
+                0 if f.device == 0 => {}
+                0 => return Err(Error::invalid("gpumem_visit_filter.device is set, but on_device is 0")),
+                1 => _ = device_id(Context::global()?, f.device)?,
+                n => return Err(Error::invalid(format!("gpumem_visit_filter.on_device is {n}; it is 0 or 1"))),
+            }
+        }
         let wanted = |a: &gpumem_allocation| {
             filter.is_none_or(|f| {
                 (f.on_device == 0 || f.device == a.device)

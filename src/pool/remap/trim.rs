@@ -80,8 +80,9 @@ impl Pool {
     /// can move was moved and given back, the rest lies beside live blocks.
     pub(crate) fn is_stranded(&self, requested: u64) -> bool {
         let free = self.mapped_now().saturating_sub(self.live_now());
-        let left = self.unmapped().unwrap_or(0);
-        free.saturating_add(left) >= requested
+        // Less than a page cannot be mapped.
+        let left = self.unmapped().unwrap_or(0) / self.page * self.page;
+        free > 0 && free.saturating_add(left) >= requested
     }
 }
 

@@ -98,6 +98,9 @@ fn an_error_says_whether_memory_is_stranded() {
         assert_eq!(refused(8 * MIB), !finer, "32 MiB are free");
         assert!(!refused(40 * MIB), "no extents would make them more");
     }
+    let less_than_a_page = Rig::new(checked(GIB), PoolOptions { limit: 1, ..PoolOptions::default() });
+    let e = less_than_a_page.pool.malloc(&request(1, less_than_a_page.stream())).unwrap_err();
+    assert!(!e.message.contains("GPUMEM_SLACK"), "nothing is mapped: {e}");
     let rig = Rig::new(checked(64 * MIB), PoolOptions::default());
     let e = rig.pool.malloc(&request(65 * MIB, rig.stream())).unwrap_err();
     assert!(!e.message.contains("GPUMEM_LIMIT"), "there is none: {e}");

@@ -6,6 +6,10 @@ use crate::pool::heap::waiting::{Item, Wait, MANY};
 use crate::pool::memory::Index;
 use crate::pool::order::{Order, Tag};
 
+/// How many regions that wait for one stream are looked at for its request: thousands wait where the
+/// stream is far ahead of the device.
+const LOOKS: usize = 256;
+
 impl HeapState {
     /// Makes everything that waits wait for `tag` instead, which comes after all that it waited
     /// for.
@@ -99,19 +103,20 @@ impl HeapState {
         any
     }
 
-    /// The regions that the present stream of `lane` freed itself and that wait for nothing else.
-    pub(crate) fn waiting_of<'a>(&'a self, lane: u32, order: &'a Order) -> impl Iterator<Item = u32> + 'a {
+    /// The regions that the present stream of `lane` freed itself and that wait for nothing else,
+    /// and where in its queue they are.
+    fn waiting_of<'a>(&'a self, lane: u32, order: &'a Order) -> impl Iterator<Item = (usize, u32)> + 'a {
         let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
-        queue.into_iter().flat_map(|q| &q.1).filter_map(move |w| {
+        queue.into_iter().flat_map(|q| &q.1).enumerate().filter_map(move |(at, w)| {
             let Item::Region(r) = w.item else { return None };
-            (w.also.is_empty() && order.own(w.tag, lane)).then_some(r)
+            (w.also.is_empty() && order.own(w.tag, lane)).then_some((at, r))
         })
     }
 
     /// Makes extents ready that lie wholly in neighbouring regions of [`Self::waiting_of`], in that
     /// stream's order; what is left on either side goes on waiting. Returns their regions.
     pub(crate) fn ready_extents_of(&mut self, lane: u32, order: &Order) -> Vec<u32> {
-        let mut own: Vec<u32> = self.waiting_of(lane, order).collect();
+        let mut own: Vec<u32> = self.waiting_of(lane, order).map(|w| w.1).collect();
         own.sort_unstable_by_key(|&r| self.regions.get(r).addr);
         let groups: Vec<&[u32]> = own.chunk_by(|&a, &b| self.regions.get(a).next == b).collect();
         let (mut ready, mut left) = (Vec::new(), Vec::new());
@@ -136,16 +141,17 @@ impl HeapState {
     }
 
     /// The smallest waiting region that the present stream of `lane` freed itself and that has
-    /// `size` bytes and starts at a multiple of `align`, cut to size and marked live. What is left
-    /// over, too, is only for that lane, so it goes on waiting.
+    /// `size` bytes and starts at a multiple of `align`, cut to size and marked live. Looks at the
+    /// [`LOOKS`] oldest. What is left over, too, is only for that lane, so it goes on waiting.
     pub(crate) fn take_waiting_of(&mut self, lane: u32, size: u64, align: u64, order: &Order) -> Option<u32> {
         let fits = |r: &Region| r.addr.is_multiple_of(align) && r.size >= size;
-        let own = self.waiting_of(lane, order).filter(|&r| fits(self.regions.get(r)));
-        let best = own.min_by_key(|&r| self.regions.get(r).size)?;
+        let own = self.waiting_of(lane, order).take(LOOKS).filter(|w| fits(self.regions.get(w.1)));
+        let (at, best) = own.min_by_key(|w| self.regions.get(w.1).size)?;
         let tag = self.regions.get(best).tag;
         self.waiting_bytes -= self.regions.get(best).size;
         self.regions.get_mut(best).state = State::Live;
-        self.forget_taken(lane);
+        // Before what is left of it waits again.
+        self.waiting.queues.iter_mut().filter(|q| q.0 == lane).for_each(|q| _ = q.1.remove(at));
         let spare = self.regions.get(best).size - size;
         if spare >= MIN_SPLIT {
             let rest = self.regions.split(best, size);

@@ -69,7 +69,7 @@ impl Pool {
                     return Ok(Answer::Region(st, r));
                 }
             }
-            if let Some(b) = block.filter(|_| attempt == 0 && self.shares(heap, &st, want)) {
+            if let Some(b) = block.filter(|_| self.shares(heap, &st, want)) {
                 heap.publish(&st);
                 drop(st);
                 if let Some((shared, of_shared)) = self.enter_shared_heap()? {
@@ -117,6 +117,12 @@ impl Pool {
             }
             if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
                 return Ok(Answer::Region(st, r));
+            }
+            if self.is_shared(heap) {
+                // The request's own heap goes on: it may be lent a block before anything is waited
+                // for or given back.
+                heap.publish(&st);
+                return Err(Error::new(Status::OutOfMemory, "the shared heap has no room"));
             }
             let borrows = block.is_some() && heap.is_ordinary(&st);
             heap.publish(&st);

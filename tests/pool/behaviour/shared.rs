@@ -392,6 +392,28 @@ fn a_stream_far_ahead_that_takes_its_own_back_leaves_no_trail() {
 }
 
 /// What streams have paid for is given back by a trim, and with it the reason to share.
+/// What the shared heap has no room for is lent by another heap, before anything is waited for: a
+/// context marker would end the capture.
+#[test]
+fn a_capture_outlives_a_request_that_is_lent_a_block() {
+    let mut w = Work::new(4, checked(DEVICE));
+    w.empty_once_shared(0);
+    let (a, b, captured) = (w.streams[0], w.streams[1], w.rig.stream());
+    // Holes of 25 MiB, none of whose extents are wholly free, and the least that can be mapped.
+    let blocks: Vec<u64> = (0..1600).map(|_| w.rig.malloc(480 * KIB, a)).collect();
+    w.rig.malloc(MIB, b);
+    let holes = blocks.iter().enumerate().filter(|(i, _)| i % 56 != 0);
+    holes.for_each(|(_, &p)| w.rig.free(p, a));
+    w.rig.sync();
+    w.rig.pool.set_limit(w.rig.mapped()).unwrap();
+    w.rig.host.begin_capture(captured).unwrap();
+    w.rig.malloc(1000, captured);
+    let lent = std::iter::from_fn(|| w.rig.pool.malloc(&request(20 * MIB, b)).ok()).take(20).count();
+    assert_eq!(lent, 20);
+    assert!(w.rig.pool.has_shared_heap());
+    assert!(w.rig.host.end_capture(captured).unwrap());
+}
+
 #[test]
 fn a_trim_ends_sharing() {
     let mut w = Work::new(3, checked(DEVICE));

@@ -30,9 +30,12 @@ extern "C" {
  * gpumem_capture_begin may come before or after cudaStreamBeginCapture, and works on a stream that
  * is not captured, too. Other streams forked into the same CUDA capture take part once the stream
  * has allocated during it. Memory freed during the capture may be handed out again within it, in
- * stream order. Memory that is live at the release stays allocated, as ordinary memory. The caller
- * keeps alive any memory that was allocated before the capture and that the graph uses.
- * Allocations with flags (GPUMEM_MALLOC_*) are never part of a capture.
+ * stream order, and to the next capture that shares its memory. If the capture's stream has used
+ * such memory outside of a graph before it was freed, launch that next graph behind this use: on
+ * the same stream, or on one that waits for it. Memory that is live at the release stays
+ * allocated, as ordinary memory. The caller keeps alive any memory that was allocated before the
+ * capture and that the graph uses. Allocations with flags (GPUMEM_MALLOC_*) are never part of a
+ * capture.
  *
  * With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
  * captured and has none, and releases it when the graph and everything made from it are gone (CUDA

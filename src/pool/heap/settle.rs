@@ -6,8 +6,8 @@ use crate::pool::heap::waiting::{Item, Wait, MANY};
 use crate::pool::memory::Index;
 use crate::pool::order::{Order, Tag};
 
-/// How many regions that wait for one stream are looked at for its request: thousands wait where the
-/// stream is far ahead of the device.
+/// How many regions that wait for one stream are looked at for its request: thousands wait where
+/// the stream is far ahead of the device.
 const LOOKS: usize = 256;
 
 impl HeapState {

@@ -232,7 +232,7 @@ typedef struct gpumem_overdraw {
 
 // Decides about an allocation that overdraws. Returns GPUMEM_OVERDRAW_*, or a positive number of
 // bytes: the reservation then grows by that much, without waiting, and the allocation is tried
-// again. It fails if the space has less.
+// again. It fails if the space has less. The growth stays, even if there is no memory then.
 typedef int64_t (*gpumem_overdraw_callback)(const struct gpumem_overdraw *what, void *user);
 
 // Called when user is no longer used.

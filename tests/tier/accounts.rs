@@ -560,3 +560,36 @@ fn a_source_draws_where_its_receipt_was_drawn() {
     drop((back, more));
     rig.close();
 }
+
+/// A pool without memory refuses what the space and the reservation would allow: growth, peaks and
+/// all else are as before.
+#[test]
+fn what_the_pool_refuses_changes_neither_its_reservation_nor_a_peak() {
+    let rig = Rig::counted();
+    let increase = LimitPolicy::Increase { factor: Factor::new(2.0).unwrap(), cap: None, beyond_limit: false };
+    let r = rig.reserve(8 * MIB, increase);
+    rig.ctx.attach_stream(&r, rig.s).unwrap();
+    rig.ctx.set_limit(D, 16 * MIB).unwrap();
+    let p = rig.malloc(4 * MIB);
+    let space = r.in_space();
+    let stream = rig.manager().stream_usage(space, rig.s.0 as u64).unwrap().unwrap();
+    let as_before = || {
+        let peaks = [space.usage().peak(), r.usage().peak(), stream.peak()];
+        assert_eq!((r.size(), r.drawn(), peaks), (8 * MIB, 4 * MIB, [4 * MIB; 3]));
+        rig.uses(4 * MIB);
+    };
+    for bytes in [64 * MIB, 900 * MIB] {
+        says(rig.try_malloc(bytes), Status::OutOfMemory, &[]);
+        as_before();
+        // It can neither grow where it is nor move.
+        says(rig.ctx.realloc(p, bytes, rig.s), Status::OutOfMemory, &[]);
+        as_before();
+    }
+    // What is made keeps its growth: by the factor, or by the need if that is more.
+    let p = rig.ctx.realloc(p, 10 * MIB, rig.s).unwrap();
+    assert_eq!((r.size(), r.drawn(), r.usage().peak()), (16 * MIB, 10 * MIB, 10 * MIB));
+    rig.uses(10 * MIB);
+    rig.free(p);
+    drop(r);
+    rig.close();
+}

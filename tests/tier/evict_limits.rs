@@ -522,3 +522,26 @@ fn streams_of_other_devices_are_taken() {
     }
     all.iter().for_each(|&p| ctx.free(p).unwrap());
 }
+
+/// Peaks count what is moved wherever it was, also when it has left again.
+#[test]
+fn what_was_moved_leaves_its_peak_in_each_space() {
+    for tier in [Tier::Host, Tier::Disk] {
+        let pinned = if tier == Tier::Host { 64 * MIB } else { MIB };
+        let rig = Rig::new(Options { pages: 16, pinned, disk: true, ..Options::default() });
+        let s = rig.stream();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let gpu = manager.space(GPU).unwrap();
+        let peak = |tier| rig.usage(SpaceId::new(tier, 0)).peak;
+        // The rig has some memory of its own.
+        let own = gpu.usage().now();
+        let p = rig.malloc(2 * PAGE, 0, s);
+        rig.ctx.shift(What::One(p), Goal::Lower, None, None).unwrap();
+        assert_eq!((gpu.usage().now(), gpu.usage().peak()), (own, own + 2 * PAGE), "made");
+        gpu.usage().reset_peak();
+        rig.ctx.shift(What::One(p), Goal::Device, None, None).unwrap();
+        close(&rig, &[p], s);
+        assert_eq!(peak(Tier::Gpu), own + 2 * PAGE, "come back");
+        assert!(peak(tier) >= 2 * PAGE, "{tier}");
+    }
+}

@@ -368,6 +368,99 @@ fn the_increase_policy_goes_beyond_the_limit_only_where_told_and_never_beyond_th
     assert_empty(&m);
 }
 
+fn full<T>(_: Drawn) -> Result<T, Error> {
+    Err(Error::new(Status::OutOfMemory, "the device is full"))
+}
+
+#[test]
+fn a_failed_allocation_leaves_a_reservation_that_grew_for_it_as_it_was() {
+    let m = Manager::new();
+    let space = m.add_space(GPU, &SpaceOptions { limit: Some(800), ..SpaceOptions::new(1000) }).unwrap();
+    let r = with(&m, 100, increase(2.0, None, true));
+    let kept = r.draw(30, STREAM).unwrap();
+    for bytes in [71, 150, 700, 900] {
+        says(
+            m.allocate_with(&space, Some(&r), bytes, STREAM, full::<()>),
+            Status::OutOfMemory,
+            &["the device is full"],
+        );
+        let u = m.usage(GPU).unwrap();
+        assert_eq!((r.size(), r.drawn(), u.available, u.beyond), (100, 30, 700, 0), "{bytes}");
+        m.validate().unwrap();
+    }
+    // Who waits for what it grew by gets that.
+    let waiter = thread::scope(|s| {
+        let mut waiter = None;
+        let fails = |_drawn: Drawn| -> Result<(), Error> {
+            waiter = Some(s.spawn(|| m.reserve(Request::exact(GPU, 700).wait(Wait::Forever)).unwrap()));
+            while m.waiters() == 0 {
+                thread::yield_now();
+            }
+            Err(Error::new(Status::Driver, "broken"))
+        };
+        says(m.allocate_with(&space, Some(&r), 71, STREAM, fails), Status::Driver, &["broken"]);
+        waiter.take().unwrap().join().unwrap()
+    });
+    assert_eq!((r.size(), waiter.size(), space.available()), (100, 700, 0));
+    drop((kept, waiter, r));
+    assert_empty(&m);
+}
+
+#[test]
+fn a_reservation_that_ends_while_it_grows_for_an_allocation_that_fails_leaves_nothing() {
+    let (m, space) = one(1000);
+    let r = with(&m, 100, increase(2.0, None, false));
+    let released = |drawn: Drawn| {
+        r.release().unwrap();
+        full::<()>(drawn)
+    };
+    says(m.allocate_with(&space, Some(&r), 150, STREAM, released), Status::OutOfMemory, &["full"]);
+    assert_empty(&m);
+}
+
+/// In whatever order they end, each gives back what it grew by and nothing of another's.
+#[test]
+fn allocations_that_fail_at_once_leave_their_reservation_as_it_was() {
+    let (m, space) = one(1000);
+    let r = with(&m, 100, increase(2.0, None, false));
+    for first in [0, 1] {
+        let fails = |a: Drawn| {
+            let mut a = Some(a);
+            says(
+                m.allocate_with(&space, Some(&r), 120, STREAM, |b| {
+                    let mut both = [Some(b), a.take()];
+                    drop(both[first].take());
+                    m.validate().unwrap();
+                    full::<()>(both[1 - first].take().unwrap())
+                }),
+                Status::OutOfMemory,
+                &["full"],
+            );
+            Err::<(), _>(Error::new(Status::OutOfMemory, "full"))
+        };
+        says(m.allocate_with(&space, Some(&r), 150, STREAM, fails), Status::OutOfMemory, &["full"]);
+        assert_eq!((r.size(), r.drawn(), space.available()), (100, 0, 900), "{first}");
+    }
+    thread::scope(|s| {
+        for t in 0..4u64 {
+            let (m, space, r) = (&m, &space, &r);
+            s.spawn(move || {
+                for i in 0..500 {
+                    let bytes = 60 + (i * 7 + t * 13) % 90;
+                    let fails = |drawn: Drawn| {
+                        thread::yield_now();
+                        full::<()>(drawn)
+                    };
+                    m.allocate_with(space, Some(r), bytes, STREAM, fails).unwrap_err();
+                }
+            });
+        }
+    });
+    assert_eq!((r.size(), r.drawn(), space.available()), (100, 0, 900));
+    drop(r);
+    assert_empty(&m);
+}
+
 /// cuCascade adds the overflow to the allocated bytes and to the reservation's, and takes it off
 /// only one of them.
 #[test]
@@ -499,6 +592,24 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     says(m.allocate_with(&space, None, 1, STREAM, malloc), Status::OutOfMemory, &["full"]);
     assert_eq!((told.lock().unwrap().len(), r.drawn()), (3, 0));
     drop((drawn, r));
+    assert_empty(&m);
+}
+
+#[test]
+fn a_failed_allocation_raises_no_peak() {
+    let (m, space) = one(1000);
+    let r = m.reserve(Request::exact(GPU, 500)).unwrap();
+    let stream = m.stream_usage(&space, STREAM).unwrap().unwrap();
+    let peaks = || (space.usage().peak(), r.usage().peak(), stream.peak());
+    m.allocate_with(&space, Some(&r), 400, STREAM, full::<()>).unwrap_err();
+    m.allocate_with(&space, DrawFrom::Outside, 300, STREAM, full::<()>).unwrap_err();
+    assert_eq!(peaks(), (0, 0, 0));
+    let kept = r.draw(40, STREAM).unwrap();
+    m.allocate_with(&space, Some(&r), 400, STREAM, full::<()>).unwrap_err();
+    assert_eq!(peaks(), (40, 40, 40));
+    drop(kept);
+    assert_eq!(peaks(), (40, 40, 40));
+    drop(r);
     assert_empty(&m);
 }
 

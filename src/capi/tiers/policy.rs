@@ -93,7 +93,7 @@ pub struct gpumem_shortage {
 
 /// Decides about an allocation that overdraws. Returns GPUMEM_OVERDRAW_*, or a positive number of
 /// bytes: the reservation then grows by that much, without waiting, and the allocation is tried
-/// again. It fails if the space has less.
+/// again. It fails if the space has less. The growth stays, even if there is no memory then.
 #[allow(non_camel_case_types)]
 pub type gpumem_overdraw_callback =
     Option<unsafe extern "C" fn(what: *const gpumem_overdraw, user: *mut c_void) -> i64>;

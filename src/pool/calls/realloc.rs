@@ -56,6 +56,7 @@ impl Pool {
                 let fits = size <= usable && slab::class_of(size) == class;
                 let stays = fits && heap.lane == me.lane && !old && !st.users.contains_key(&ptr);
                 if stays && st.resize_receipt(place, size).is_ok() {
+                    st.receipt_made(place);
                     st.resize_object(slab, number, size);
                     return Ok(Resized::Here);
                 }
@@ -168,6 +169,7 @@ impl Pool {
         }
         // The receipt of a block that has grown has this size already; shrinking one cannot fail.
         let _ = st.resize_receipt(place, requested);
+        st.receipt_made(place);
         let new = st.regions.get(region).size;
         self.index.block_resized(st.regions.get(region).addr, old, new);
         let private = st.private.is_some();

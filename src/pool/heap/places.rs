@@ -192,6 +192,13 @@ impl HeapState {
         }
     }
 
+    /// Tells the receipt of a block or object that it has grown.
+    pub(crate) fn receipt_made(&mut self, place: Place) {
+        if let Some(receipt) = self.members.receipt_mut(self.at(place).member) {
+            receipt.made();
+        }
+    }
+
     /// What the receipt of a block or object says of where its successor should be counted.
     pub(crate) fn source_of(&self, place: Place) -> Option<Box<dyn Any + Send>> {
         self.members.receipt(self.at(place).member)?.source()

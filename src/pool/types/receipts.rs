@@ -13,13 +13,16 @@ use std::cell::Cell;
 use std::fmt;
 
 /// Stands for an allocation in such a count. It is dropped when the allocation ends, perhaps under
-/// a lock of the pool, so neither its drop nor `resize` may call the pool or the driver.
+/// a lock of the pool, so neither its drop nor `resize` nor `made` may call the pool or the driver.
 pub trait Receipt: Send + fmt::Debug {
     /// The bytes it stands for.
     fn bytes(&self) -> u64;
     /// The allocation is going to grow in place to `bytes`, or has shrunk to them. Only growth may
-    /// fail; the allocation does not grow then.
+    /// fail; the allocation does not grow then. Growth that does not come about is taken back by
+    /// another call.
     fn resize(&mut self, bytes: u64) -> Result<()>;
+    /// The allocation has been made, or has grown as `resize` said.
+    fn made(&mut self) {}
     /// What a new allocation that takes this one's place should be counted in, for the code that
     /// brings the receipts; the pool only hands it on.
     fn source(&self) -> Option<Box<dyn Any + Send>> {
@@ -36,7 +39,7 @@ pub trait Counter: Send + Sync {
     fn stream_renewed(&self, stream: StreamHandle);
 }
 
-/// A receipt on its way into the pool. It leaves the slip when an allocation is made with it.
+/// A receipt on its way into the pool. It leaves the slip when an allocation has been made with it.
 pub struct Slip(Cell<Option<Box<dyn Receipt>>>);
 
 impl Slip {
@@ -46,7 +49,9 @@ impl Slip {
     }
 
     pub(crate) fn take(&self) -> Option<Box<dyn Receipt>> {
-        self.0.take()
+        let mut receipt = self.0.take()?;
+        receipt.made();
+        Some(receipt)
     }
 }
 

@@ -175,8 +175,9 @@ impl Mount {
     }
 
     /// Counts what a slot of `bytes` of data takes of the space: the whole file. Keep it as long as
-    /// the slot. Of attached reservations, only the thread's counts. If the space has too little,
-    /// the out-of-memory policy may make room. Call it with no lock held: policies may call back.
+    /// the slot, and say when that has been [made](Drawn::made). Of attached reservations, only the
+    /// thread's counts. If the space has too little, the out-of-memory policy may make room. Call
+    /// it with no lock held: policies may call back.
     pub fn draw<'a>(&self, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<Drawn> {
         let bytes = file_bytes(bytes, self.options.chunk_bytes)?;
         self.manager.allocate_with(&self.space, from, bytes, NO_STREAM, Ok)

@@ -50,7 +50,7 @@ impl Shift<'_> {
                 return Step::or(e, claim);
             }
         };
-        let filed = Filed { store, slot, space: mount.space().clone(), drawn: Some(drawn) };
+        let filed = Filed { store, slot, space: mount.space().clone(), drawn: Some(drawn.made()) };
         let there = match begun {
             Some(begun) => begun.vacate()?,
             None => true,

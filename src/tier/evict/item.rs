@@ -11,7 +11,7 @@ use super::register::{Listed, Register};
 use crate::base::sync::{lock, Condvar, Mutex};
 use crate::base::{size::human, DeviceId, Error, Result, Status};
 use crate::driver::process::thread_number;
-use crate::pool::{AllocInfo, Guest};
+use crate::pool::{AllocInfo, Guest, Receipt};
 use crate::tier::disk::{Slot, Store};
 use crate::tier::host::HostMemory;
 use crate::tier::promise::Lack;
@@ -154,7 +154,7 @@ pub(super) struct Claim {
 impl Item {
     pub(super) fn new(info: &AllocInfo, mapped: u64, drawn: Drawn, register: Weak<Register<Item>>) -> Arc<Item> {
         let source = drawn.source();
-        let state = State { place: Some(Place::Device), by: None, holds: 0, gone: false, drawn: Some(drawn) };
+        let state = State { place: Some(Place::Device), by: None, holds: 0, gone: false, drawn: Some(drawn.made()) };
         Arc::new(Item {
             base: info.base,
             id: info.id,
@@ -286,6 +286,13 @@ impl Item {
     pub(super) fn set_drawn(&self, drawn: Option<Drawn>) {
         // Dropped after the lock is released.
         let _old = std::mem::replace(&mut lock(&self.state).drawn, drawn);
+    }
+
+    /// Tells the receipt of the device memory that the bytes are there.
+    pub(super) fn drawn_made(&self) {
+        if let Some(drawn) = &mut lock(&self.state).drawn {
+            Receipt::made(drawn);
+        }
     }
 
     /// What is wrong with it, if it is unclaimed. It must be in one place, the one in the register,

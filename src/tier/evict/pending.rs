@@ -55,6 +55,7 @@ impl<'a> Begun<'a> {
     /// Ends the move, as the bytes are in the memory. `false` if the allocation has ended
     /// meanwhile.
     pub(super) fn end(mut self) -> bool {
+        self.item.drawn_made();
         self.moving.take().is_some_and(|m| self.pool.end_move(m))
     }
 

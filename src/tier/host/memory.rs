@@ -30,7 +30,7 @@ impl HostMemory {
         if let Some(last) = pieces.last_mut() {
             last.bytes -= whole.saturating_sub(bytes).min(last.bytes);
         }
-        HostMemory { pieces, bytes, want, node, drawn }
+        HostMemory { pieces, bytes, want, node, drawn: drawn.made() }
     }
 
     /// Where it is: pieces that add up to [`HostMemory::bytes`]. All but the last are whole blocks,

@@ -164,6 +164,15 @@ impl Account {
         Ok(n)
     }
 
+    /// Undoes growth by `bytes` that are drawn and that the caller has to put into the space. Under
+    /// the mutex. If the reservation has been released, that has undone it.
+    pub(super) fn undo_growth(&self, bytes: u64) {
+        if !self.released() {
+            self.size.fetch_sub(bytes, AcqRel);
+            self.space.promised.fetch_sub(bytes, AcqRel);
+        }
+    }
+
     /// Ends the reservation, if it has not ended. Returns its size, and the bytes that were not
     /// drawn, which the caller has to put into the space. Under the mutex.
     pub(super) fn release(&self) -> Option<(u64, u64)> {

@@ -10,7 +10,7 @@ use super::account::{released, Account};
 use super::drawn::{Drawn, From, Source};
 use super::hub::Hub;
 use super::lack::{Counting, Lack, Refused};
-use super::overdraw::take;
+use super::overdraw::{take, Parts};
 use super::policy::OutOfMemoryPolicy;
 use super::space::{Space, MAX_BYTES};
 use super::usage::Usage;
@@ -25,6 +25,10 @@ fn too_many(bytes: u64) -> Result<()> {
         }
         false => Ok(()),
     }
+}
+
+fn outside(bytes: u64) -> Parts {
+    Parts { outside: bytes, ..Parts::default() }
 }
 
 fn no_room(space: &Space, bytes: u64) -> Refused {
@@ -49,7 +53,7 @@ impl Hub {
             }
         }
         match space.take(bytes) {
-            true => Ok(Drawn::new(From::Space(space.clone()), (stream, current.usage), (0, bytes))),
+            true => Ok(Drawn::new(From::Space(space.clone()), (stream, current.usage), outside(bytes))),
             false => Err(no_room(space, bytes)),
         }
     }
@@ -73,7 +77,7 @@ impl Hub {
             space.take_anyway(bytes);
         }
         let usage = self.attachments.usage(self.id, space, stream);
-        Drawn::new(From::Space(space.clone()), (stream, usage), (0, bytes))
+        Drawn::new(From::Space(space.clone()), (stream, usage), outside(bytes)).made()
     }
 
     /// The policy for allocations for which there is no memory: that of the reservation they are
@@ -107,7 +111,7 @@ type CountsFor = (u64, Option<Arc<Usage>>);
 fn draw_outside_for(space: &Arc<Space>, bytes: u64, counts_for: CountsFor) -> Counting<Drawn> {
     too_many(bytes)?;
     match space.take(bytes) {
-        true => Ok(Drawn::new(From::Space(space.clone()), counts_for, (0, bytes))),
+        true => Ok(Drawn::new(From::Space(space.clone()), counts_for, outside(bytes))),
         false => Err(no_room(space, bytes)),
     }
 }

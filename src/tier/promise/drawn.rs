@@ -4,7 +4,7 @@
 
 use super::account::Account;
 use super::lack::Lack;
-use super::overdraw::take_quietly;
+use super::overdraw::{grow_on, take_quietly, Parts};
 use super::space::{Space, MAX_BYTES};
 use super::usage::Usage;
 use crate::base::{size::human, Error, Result, Status};
@@ -47,54 +47,63 @@ impl From {
 /// Dropping it takes a few atomic operations. Only if requests wait for the space it takes the
 /// manager's mutex too, under which nothing else is ever called. So it may be dropped under any
 /// other lock.
+///
+/// Until the allocation has been [made](Drawn::made), dropping it also undoes what its reservation
+/// has grown by for it, and no peak counts it.
 #[derive(Debug)]
 pub struct Drawn {
     pub(super) from: From,
     /// Its stream, and what that stream's allocations use, if that is counted.
     pub(super) stream: u64,
     pub(super) usage: Option<Arc<Usage>>,
-    /// Bytes of the reservation.
-    inside: u64,
-    /// Bytes outside of any reservation.
-    outside: u64,
+    parts: Parts,
 }
 
 impl Drawn {
     /// A receipt of bytes that have been taken: inside of the reservation, and outside of any.
-    pub(super) fn new(from: From, (stream, usage): (u64, Option<Arc<Usage>>), (inside, outside): (u64, u64)) -> Drawn {
-        let mut drawn = Drawn { from, stream, usage, inside: 0, outside: 0 };
-        drawn.add(inside, outside);
+    pub(super) fn new(from: From, (stream, usage): (u64, Option<Arc<Usage>>), parts: Parts) -> Drawn {
+        let mut drawn = Drawn { from, stream, usage, parts: Parts::default() };
+        drawn.add(parts);
         drawn
     }
 
     /// Counts bytes that have been taken.
-    pub(super) fn add(&mut self, inside: u64, outside: u64) {
-        let bytes = inside + outside;
-        self.space().usage.add(bytes);
-        if let Some(account) = self.from.account() {
-            account.usage.add(bytes);
-        }
-        if let Some(usage) = &self.usage {
-            usage.add(bytes);
-        }
-        self.inside += inside;
-        self.outside += outside;
+    fn add(&mut self, Parts { inside, outside, grown, target }: Parts) {
+        self.usages().for_each(|usage| usage.add(inside + outside));
+        self.parts.inside += inside;
+        self.parts.outside += outside;
+        self.parts.grown += grown;
+        self.parts.target = target;
+    }
+
+    /// The usages its bytes count in.
+    fn usages(&self) -> impl Iterator<Item = &Usage> {
+        let of_account = self.from.account().map(|account| &account.usage);
+        self.usage.as_deref().into_iter().chain([&*self.space().usage]).chain(of_account)
+    }
+
+    /// The allocation has been made, or has grown: its bytes count in the peaks, and its
+    /// reservation keeps what it has grown by. Whoever keeps an allocation calls it. May be called
+    /// under any lock.
+    pub fn made(mut self) -> Drawn {
+        Receipt::made(&mut self);
+        self
     }
 
     /// The allocation's bytes.
     pub fn bytes(&self) -> u64 {
-        self.inside + self.outside
+        self.parts.inside + self.parts.outside
     }
 
     /// How many of them came from the reservation.
     pub fn inside(&self) -> u64 {
-        self.inside
+        self.parts.inside
     }
 
     /// How many bytes its end would give back, of those an allocation lacks.
     pub fn helps(&self, lack: &Lack) -> u64 {
         let (of, inside) = match &self.from {
-            From::Reservation(account) if !account.released() => (Some(account.id), self.inside),
+            From::Reservation(account) if !account.released() => (Some(account.id), self.parts.inside),
             _ => (None, 0),
         };
         match *lack {
@@ -116,32 +125,34 @@ impl Drawn {
         self.from.account().map(|a| a.id)
     }
 
-    /// Gives the last `bytes` of the allocation back, at most all of it, beginning with those
-    /// beyond the reservation.
+    /// Gives the last `bytes` of the allocation back, at most all of it: first those that the
+    /// reservation has grown by for what is not made yet, then those beyond the reservation.
     pub fn shrink(&mut self, bytes: u64) {
-        let outside = bytes.min(self.outside);
-        let inside = (bytes - outside).min(self.inside);
-        self.outside -= outside;
-        self.inside -= inside;
-        self.give(inside, outside);
+        let parts = &mut self.parts;
+        let grown = bytes.min(parts.grown);
+        let outside = (bytes - grown).min(parts.outside);
+        let inside = (bytes - outside).min(parts.inside);
+        parts.grown -= grown;
+        parts.outside -= outside;
+        parts.inside -= inside;
+        self.give(Parts { inside, outside, grown, target: 0 });
     }
 
     /// Bytes leave the usage first and go back into the rooms after, so that the usage never
     /// exceeds what the rooms have given.
-    fn give(&self, inside: u64, outside: u64) {
+    fn give(&self, Parts { inside, outside, grown, .. }: Parts) {
         let bytes = inside + outside;
         if bytes == 0 {
             return;
         }
-        if let Some(usage) = &self.usage {
-            usage.sub(bytes);
-        }
-        self.space().usage.sub(bytes);
-        let mut back = outside;
+        self.usages().for_each(|usage| usage.sub(bytes));
+        let mut back = outside + grown;
         if let Some(account) = self.from.account() {
-            account.usage.sub(bytes);
-            if inside > 0 {
-                back += account.give(inside);
+            if grown > 0 {
+                account.space.with_mutex(|| (account.undo_growth(grown), false));
+            }
+            if inside > grown {
+                back += account.give(inside - grown);
             }
         }
         if back > 0 {
@@ -165,19 +176,18 @@ impl Drawn {
             From::Reservation(account) => take_quietly(account, bytes)?,
             From::Space(_) => None,
         };
-        let (inside, outside) = match taken {
+        self.add(match taken {
             Some(parts) => parts,
-            None if self.space().take(bytes) => (0, bytes),
+            None if self.space().take(bytes) => Parts { outside: bytes, ..Parts::default() },
             None => return Err(no_more(self.space(), bytes)),
-        };
-        self.add(inside, outside);
+        });
         Ok(())
     }
 }
 
 impl Drop for Drawn {
     fn drop(&mut self) {
-        self.give(self.inside, self.outside);
+        self.give(self.parts);
     }
 }
 
@@ -242,6 +252,13 @@ impl Receipt for Drawn {
                 Ok(())
             }
         }
+    }
+
+    fn made(&mut self) {
+        if let (1.., Some(account)) = (std::mem::take(&mut self.parts.grown), self.from.account()) {
+            grow_on(account, self.parts.target);
+        }
+        self.usages().for_each(Usage::raise_peak);
     }
 
     fn source(&self) -> Option<Box<dyn Any + Send>> {

@@ -187,8 +187,8 @@ impl Manager {
         self.hub.lock().queue.len()
     }
 
-    /// Counts an allocation. To be called with no lock held: the reservation's policy may call
-    /// back.
+    /// Counts an allocation that is made already. To be called with no lock held: the reservation's
+    /// policy may call back.
     pub fn draw<'a>(
         &self,
         space: &Arc<Space>,
@@ -197,12 +197,12 @@ impl Manager {
         stream: u64,
     ) -> Result<Drawn> {
         self.own(space)?;
-        self.draw_once(space, from.into(), bytes, stream).map_err(|refused| refused.error)
+        self.draw_once(space, from.into(), bytes, stream).map(Drawn::made).map_err(|refused| refused.error)
     }
 
-    /// Counts an allocation and makes it with `allocate`, which gets the receipt. If either finds
-    /// no memory, the out-of-memory policy decides whether to try both again. Call it with no lock
-    /// held.
+    /// Counts an allocation and makes it with `allocate`, which gets the receipt. Whoever keeps
+    /// that says when the allocation has been [made](Drawn::made). If either finds no memory, the
+    /// out-of-memory policy decides whether to try both again. Call it with no lock held.
     pub fn allocate_with<'a, T>(
         &self,
         space: &Arc<Space>,

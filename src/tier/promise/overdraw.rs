@@ -1,4 +1,8 @@
 //! Drawing from a reservation, by its policy if an allocation does not fit.
+//!
+//! For an allocation, a reservation first grows by just what that lacks, and draws that at once. So
+//! nobody else has used any of it if the allocation fails, and it can be undone. What the factor
+//! adds to it comes when the allocation has been made.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -9,8 +13,26 @@ use super::space::MAX_BYTES;
 use crate::base::sync::lock;
 use crate::base::{size::exact, Error, Result, Status};
 
-/// Bytes taken: of the reservation, and outside of any. `None` if the reservation is released.
-pub(super) type Parts = Option<(u64, u64)>;
+/// Bytes taken for an allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parts {
+    /// Those of the reservation.
+    pub(super) inside: u64,
+    /// Those outside of any.
+    pub(super) outside: u64,
+    /// How many of those inside the reservation has grown by, for an allocation that is not made
+    /// yet.
+    pub(super) grown: u64,
+    /// The size that the reservation then grows to, if there is room.
+    pub(super) target: u64,
+}
+
+/// What was taken; `None` if the reservation is released.
+pub(super) type Got = Option<Parts>;
+
+fn inside(bytes: u64) -> Got {
+    Some(Parts { inside: bytes, ..Parts::default() })
+}
 
 /// How a reservation may grow for an allocation.
 #[derive(Clone, Copy)]
@@ -47,11 +69,11 @@ fn overdrawn(account: &Account, bytes: u64, of_space: Option<OfSpace>, also: &st
 
 /// Takes an allocation's bytes, by the reservation's policy if they do not fit. No lock is held in
 /// a callback.
-pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts> {
+pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Got> {
     let mut attempt = 0u32;
     loop {
         match account.take(bytes) {
-            Taken::All => return Ok(Some((bytes, 0))),
+            Taken::All => return Ok(inside(bytes)),
             Taken::Released => return Ok(None),
             Taken::Short(_) => {}
         }
@@ -87,9 +109,9 @@ pub(super) fn take(account: &Account, bytes: u64, stream: u64) -> Counting<Parts
 
 /// Like [`take`], but may be called under any lock: it calls nothing back, so it fails where a
 /// policy would.
-pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
+pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Got> {
     match account.take(bytes) {
-        Taken::All => return Ok(Some((bytes, 0))),
+        Taken::All => return Ok(inside(bytes)),
         Taken::Released => return Ok(None),
         Taken::Short(_) => {}
     }
@@ -107,15 +129,12 @@ pub(super) fn take_quietly(account: &Account, bytes: u64) -> Result<Parts> {
 }
 
 /// Grows a reservation so that `bytes` fit, and draws them.
-fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts> {
-    // The mutex keeps the size as it is and the reservation alive; other draws and ends go on.
-    let taken = account.space.with_mutex(|| match grow_and_take(account, bytes, growth) {
-        Ok(parts) => (Ok(parts), false),
-        // What was taken to grow by is available to others again.
-        Err(also) => (Err(also), true),
-    });
+fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Got> {
+    // The mutex keeps the size as it is and the reservation alive; other draws and ends go on. What
+    // was taken to grow by and not needed is available to others again.
+    let taken = account.space.with_mutex(|| (grow_and_take(account, bytes, growth), true));
     match taken {
-        Some(Ok(parts)) => Ok(parts),
+        Some(Ok(got)) => Ok(got),
         Some(Err((of_space, also))) => Err(overdrawn(account, bytes, of_space, &also)),
         None => Err(overdrawn(account, bytes, None, NO_MANAGER)),
     }
@@ -123,49 +142,52 @@ fn take_growing(account: &Account, bytes: u64, growth: Growth) -> Counting<Parts
 
 /// Like [`take_growing`], under the mutex. The error has what the space lacks, if it does, and an
 /// addition to the text of [`overdrawn`].
-fn grow_and_take(
-    account: &Account,
-    bytes: u64,
-    growth: Growth,
-) -> std::result::Result<Parts, (Option<OfSpace>, String)> {
+fn grow_and_take(account: &Account, bytes: u64, growth: Growth) -> std::result::Result<Got, (Option<OfSpace>, String)> {
     if account.released() {
         return Ok(None);
     }
     let (space, size) = (&account.space, account.size());
+    let cap = growth.cap.unwrap_or(u64::MAX);
     let mut more = 0;
     loop {
         let room = account.room();
-        let short = bytes.saturating_sub(room.saturating_add(more));
-        if short > 0 {
-            let needed = size.saturating_add(more).saturating_add(short);
-            let cap = growth.cap.unwrap_or(u64::MAX);
-            let target = growth.factor.of(size).max(needed).min(cap).min(MAX_BYTES);
-            let taken = match needed <= cap {
-                false => None,
-                true => match space.take_between(short, target.saturating_sub(size + more).max(short), 0) {
-                    None if growth.beyond_limit && space.take_beyond(short) => Some(short),
-                    taken => taken,
-                },
-            };
-            match taken {
-                Some(taken) => more += taken,
-                None => {
-                    space.put_quietly(more);
-                    return Err(match needed <= cap {
-                        false => (None, format!(", it would need {} and may grow to {}", exact(needed), exact(cap))),
-                        true => {
-                            let there = exact(space.available());
-                            let above = if growth.beyond_limit { space.above_limit() } else { 0 };
-                            (Some((more + short, above)), format!(", {there} more to grow by available in the space"))
-                        }
-                    });
-                }
+        let lacking = bytes.saturating_sub(room);
+        let needed = size.saturating_add(lacking);
+        if lacking < more {
+            space.put_quietly(more - lacking);
+        } else if lacking > more {
+            let short = lacking - more;
+            let taken = needed <= cap && (space.take(short) || growth.beyond_limit && space.take_beyond(short));
+            if !taken {
+                space.put_quietly(more);
+                return Err(match needed <= cap {
+                    false => (None, format!(", it would need {} and may grow to {}", exact(needed), exact(cap))),
+                    true => {
+                        let there = exact(space.available());
+                        let above = if growth.beyond_limit { space.above_limit() } else { 0 };
+                        (Some((lacking, above)), format!(", {there} more to grow by available in the space"))
+                    }
+                });
             }
         }
+        more = lacking;
         if account.grow_and_take(room, more, bytes) {
-            return Ok(Some((bytes, 0)));
+            let target = growth.factor.of(size).min(cap).min(MAX_BYTES);
+            return Ok(Some(Parts { inside: bytes, outside: 0, grown: more, target }));
         }
     }
+}
+
+/// Grows a reservation to `target`, or by what there is, as it has grown for an allocation that has
+/// been made.
+pub(super) fn grow_on(account: &Account, target: u64) {
+    account.space.with_mutex(|| {
+        let more = target.saturating_sub(account.size());
+        if more > 0 && !account.released() {
+            account.grow(account.space.take_between(0, more, 0).unwrap_or(0));
+        }
+        ((), false)
+    });
 }
 
 /// Grows a reservation at once, ahead of the waiters, because an allocation needs it.
@@ -192,10 +214,10 @@ fn grow_now(account: &Account, more: u64, bytes: u64) -> Counting<()> {
 }
 
 /// Takes what the reservation still has, and the rest from outside of it.
-fn take_around(account: &Account, bytes: u64) -> Counting<Parts> {
+fn take_around(account: &Account, bytes: u64) -> Counting<Got> {
     let Ok(inside) = account.take_between(0, bytes) else { return Ok(None) };
     if account.space.take(bytes - inside) {
-        return Ok(Some((inside, bytes - inside)));
+        return Ok(Some(Parts { inside, outside: bytes - inside, ..Parts::default() }));
     }
     let released = account.give(inside);
     if released > 0 {

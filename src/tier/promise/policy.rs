@@ -64,7 +64,8 @@ pub enum Decision {
     Fail,
     /// Like [`LimitPolicy::Ignore`].
     Ignore,
-    /// The reservation grows by this many bytes at once, or the allocation fails.
+    /// The reservation grows by this many bytes at once, or the allocation fails. It stays grown,
+    /// whatever becomes of the allocation.
     Grow(u64),
     /// Look again: something was freed meanwhile.
     Retry,

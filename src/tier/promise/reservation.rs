@@ -163,9 +163,10 @@ impl Reservation {
         }
     }
 
-    /// Counts an allocation in it. Callbacks of its limit policy may be called meanwhile.
+    /// Counts an allocation in it that is made already. Callbacks of its limit policy may be called
+    /// meanwhile.
     pub fn draw(&self, bytes: u64, stream: u64) -> Result<Drawn> {
-        self.hub.draw_from(&self.account, bytes, stream).map_err(|refused| refused.error)
+        self.hub.draw_from(&self.account, bytes, stream).map(Drawn::made).map_err(|refused| refused.error)
     }
 
     /// Lets allocations on the stream in this space draw from it.

@@ -85,6 +85,67 @@ static void a_thread_calls_to_its_end(void) {
     CHECK(called == 2);
 }
 
+static pthread_key_t first_key;
+static gpumem_arena arena;
+static gpumem_reservation reservation;
+
+static void attaches(void *unused) {
+    (void)unused;
+    SAY(gpumem_arena_attach(arena) == GPUMEM_OK);
+    SAY(gpumem_reservation_attach_thread(reservation) == GPUMEM_OK);
+}
+
+static void uses_its_stream(void *unused) {
+    void *p = NULL;
+    (void)unused;
+    SAY(gpumem_malloc_async(100, GPUMEM_STREAM_PER_THREAD, &p) == GPUMEM_OK);
+    SAY(gpumem_free_async(p, GPUMEM_STREAM_PER_THREAD) == GPUMEM_OK);
+}
+
+/* Calls nothing of gpumem's before its destructors. */
+static void *sets_the_first_key(void *unused) {
+    (void)unused;
+    pthread_setspecific(first_key, (void *)1);
+    return NULL;
+}
+
+static void threads_call_first_at_their_end(void (*destructor)(void *)) {
+    pthread_t t;
+    int i;
+    CHECK(pthread_key_create(&first_key, destructor) == 0);
+    for (i = 0; i < 10; i++) {
+        CHECK(pthread_create(&t, NULL, sets_the_first_key, NULL) == 0 && pthread_join(t, NULL) == 0);
+    }
+    CHECK(pthread_key_delete(first_key) == 0);
+}
+
+static void threads_that_attach_at_their_end_are_detached(void) {
+    gpumem_arena_stats stats;
+    gpumem_reserve_options options;
+    GPUMEM_INIT(&stats);
+    GPUMEM_INIT(&options);
+    options.bytes = MIB;
+    OK(gpumem_reserve(&options, &reservation));
+    OK(gpumem_arena_enter(&arena));
+    threads_call_first_at_their_end(attaches);
+    OK(gpumem_arena_stats_get(arena, &stats));
+    CHECK(stats.threads == 1);
+    OK(gpumem_arena_exit(arena, NULL, 0, NULL));
+    OK(gpumem_reservation_release(reservation, NULL));
+}
+
+static void threads_leave_their_streams_to_the_next(void) {
+    gpumem_stats before, after;
+    if (is_slow()) return; /* as above */
+    GPUMEM_INIT(&before);
+    GPUMEM_INIT(&after);
+    OK(gpumem_stats_get(0, &before));
+    threads_call_first_at_their_end(uses_its_stream);
+    OK(gpumem_stats_get(0, &after));
+    CHECK(after.streams <= before.streams + 1);
+    OK(gpumem_validate());
+}
+
 static void at_exit(void) {
     /* CUDA may have ended. */
     if (on_host_device()) {
@@ -96,5 +157,7 @@ static void at_exit(void) {
 int main(void) {
     CHECK(atexit(at_exit) == 0);
     RUN(a_thread_calls_to_its_end);
+    RUN(threads_that_attach_at_their_end_are_detached);
+    RUN(threads_leave_their_streams_to_the_next);
     return 0;
 }

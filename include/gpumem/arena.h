@@ -112,6 +112,8 @@ typedef struct gpumem_arena_stats {
 //
 // out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
 // Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+// GPUMEM_ERROR_INVALID also when the thread is ending and in the last round of its pthread keys'
+// destructors.
 gpumem_status gpumem_arena_enter(gpumem_arena *out);
 
 // Like gpumem_arena_enter, with a name for statistics and the texts of errors.
@@ -148,7 +150,8 @@ gpumem_status gpumem_arena_abort(gpumem_arena arena, struct gpumem_arena_report 
 // Makes an open arena the calling thread's current one, on top of the present one.
 //
 // Until the thread detaches or ends, other threads can neither exit nor abort the arena.
-// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already.
+// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already, or is ending and
+// in the last round of its pthread keys' destructors.
 gpumem_status gpumem_arena_attach(gpumem_arena arena);
 
 // Detaches the calling thread from its current arena; the one before it is current again. The

@@ -187,7 +187,7 @@ gpumem_status gpumem_reservation_attach_stream(gpumem_reservation r, gpumem_stre
 // A thread has at most one reservation of each space. gpumem_reservation_detach_thread,
 // gpumem_space_detach_thread, the release and the end of the thread detach it.
 // Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread already has one of
-// this space.
+// this space, or is ending and in the last round of its pthread keys' destructors.
 gpumem_status gpumem_reservation_attach_thread(gpumem_reservation r);
 
 // Undoes gpumem_reservation_attach_thread on the same thread.

@@ -160,9 +160,7 @@ impl Registry {
         }
         let mut open = lock(&self.shared.open);
         let links = open.get_mut(&arena.id).ok_or_else(|| exited(arena))?;
-        if !thread::push(arena.clone()) {
-            return Err(Error::invalid("this thread is ending and can be attached to no arena"));
-        }
+        thread::push(arena.clone())?;
         links.threads += 1;
         self.shared.interest.join_arena();
         Ok(())

@@ -1,44 +1,49 @@
 //! Which arenas a thread is attached to; the innermost is its current one.
 //!
-//! A thread that ends detaches itself. While it runs its last destructors, its list may be gone
-//! already: then it has no current arena, and its allocations are ordinary.
+//! A thread that ends is detached from all. Destructors of pthread keys that run after that find no
+//! current arena, and their allocations are ordinary.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
 use super::open::{Arena, Shared};
-use crate::driver::process;
+use crate::base::Result;
+use crate::driver::thread_end::{self, Key, Leftover};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// A thread's arenas of all registries, innermost last. (A process has one registry, and each
-/// test's context another.)
-struct Stack(RefCell<Vec<Arc<Arena>>>);
+thread_local! {
+    /// A thread's arenas of all registries, innermost last. (A process has one registry, and each
+    /// test's context another.)
+    static STACK: ManuallyDrop<RefCell<Vec<Arc<Arena>>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
 
-impl Drop for Stack {
-    fn drop(&mut self) {
-        // In a forked child the registry's lock may be held for ever, by a thread that is not
-        // there.
-        let forked = process::forked();
-        for arena in self.0.get_mut().drain(..).filter(|_| !forked) {
+/// The attachments of a thread that ends.
+struct Attached;
+
+impl Leftover for Attached {
+    fn key() -> &'static Key {
+        static KEY: Key = Key::new();
+        &KEY
+    }
+
+    fn clean() {
+        for arena in STACK.with(|s| s.take()) {
             arena.shared().thread_gone(&arena);
         }
     }
 }
 
-thread_local! {
-    static STACK: Stack = const { Stack(RefCell::new(Vec::new())) };
-}
-
 /// Calls `f` with the thread's current arena of a registry. `f` must not come back here.
 #[inline]
 pub(super) fn with_current<R>(shared: &Shared, f: impl Fn(Option<&Arc<Arena>>) -> R) -> R {
-    let found = STACK.try_with(|s| {
-        let stack = s.0.try_borrow().ok()?;
+    let found = STACK.with(|s| {
+        let stack = s.try_borrow().ok()?;
         Some(f(stack.iter().rev().find(|a| a.is_of(shared))))
     });
-    // A thread whose list is gone, or is just being changed, has no current arena.
-    found.ok().flatten().unwrap_or_else(|| f(None))
+    // A thread whose list is just being changed has no current arena.
+    found.unwrap_or_else(|| f(None))
 }
 
 /// The thread's current arena of a registry.
@@ -46,27 +51,29 @@ pub(super) fn current(shared: &Shared) -> Option<Arc<Arena>> {
     with_current(shared, |a| a.cloned())
 }
 
-/// Makes an arena the thread's current one. `false` when the thread is ending.
-pub(super) fn push(arena: Arc<Arena>) -> bool {
-    STACK.try_with(|s| s.0.borrow_mut().push(arena)).is_ok()
+/// Makes an arena the thread's current one. Fails when nobody could detach the thread any more.
+pub(super) fn push(arena: Arc<Arena>) -> Result<()> {
+    thread_end::watch::<Attached>()?;
+    STACK.with(|s| s.borrow_mut().push(arena));
+    Ok(())
 }
 
 /// Takes an arena off the thread's list. Returns whether it was on it.
 pub(super) fn remove(arena: &Arena) -> bool {
-    let removed = STACK.try_with(|s| {
-        let mut stack = s.0.borrow_mut();
+    let removed = STACK.with(|s| {
+        let mut stack = s.borrow_mut();
         let at = stack.iter().rposition(|a| std::ptr::eq(&**a, arena))?;
         Some(stack.remove(at))
     });
-    matches!(removed, Ok(Some(_)))
+    removed.is_some()
 }
 
 /// Whether the thread is attached to an arena.
 pub(super) fn has(arena: &Arena) -> bool {
-    STACK.try_with(|s| s.0.borrow().iter().any(|a| std::ptr::eq(&**a, arena))).unwrap_or(false)
+    STACK.with(|s| s.borrow().iter().any(|a| std::ptr::eq(&**a, arena)))
 }
 
 /// Every arena that the thread is attached to.
 pub(super) fn attached() -> HashSet<*const Arena> {
-    STACK.try_with(|s| s.0.borrow().iter().map(Arc::as_ptr).collect()).unwrap_or_default()
+    STACK.with(|s| s.borrow().iter().map(Arc::as_ptr).collect())
 }

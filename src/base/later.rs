@@ -3,14 +3,16 @@
 //! thread holds.
 
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 
 type Task = Box<dyn FnOnce()>;
 
 thread_local! {
     /// How many [`hold`]s the thread is inside.
     static HELD: Cell<u32> = const { Cell::new(0) };
-    /// What to run after the outermost one, in order.
-    static TASKS: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
+    /// What to run after the outermost one, in order. Empty outside, so it needs no destructor; one
+    /// that a thread registers at its very end would never run, and take memory for ever.
+    static TASKS: ManuallyDrop<RefCell<Vec<Task>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Runs `work`, then the tasks that [`after`] put off meanwhile. `work` returns holding no lock.
@@ -26,17 +28,16 @@ pub fn hold<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     drop(hold);
     if HELD.get() == 0 {
-        TASKS.try_with(RefCell::take).unwrap_or_default().into_iter().for_each(|task| task());
+        TASKS.with(|tasks| tasks.take()).into_iter().for_each(|task| task());
     }
     done
 }
 
-/// Runs `task` when the thread leaves its outermost [`hold`], or at once outside any. Drops it
-/// inside a [`hold`] of a thread whose thread-local variables are gone.
+/// Runs `task` when the thread leaves its outermost [`hold`], or at once outside any.
 pub fn after(task: impl FnOnce() + 'static) {
     match HELD.get() {
         0 => task(),
-        _ => _ = TASKS.try_with(|tasks| tasks.borrow_mut().push(Box::new(task))),
+        _ => TASKS.with(|tasks| tasks.borrow_mut().push(Box::new(task))),
     }
 }
 

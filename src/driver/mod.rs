@@ -33,6 +33,7 @@ pub mod numa;
 pub mod nvtx;
 pub mod pages;
 pub mod process;
+pub mod thread_end;
 pub mod watch;
 pub mod words;
 pub mod wrap;

@@ -14,10 +14,12 @@ use super::writer::Writer;
 use crate::base::sync::lock;
 use crate::base::{later, Error, Result, Status};
 use crate::driver::process;
+use crate::driver::thread_end::{self, Key, Leftover};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr::addr_eq;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -90,11 +92,22 @@ struct Running {
 }
 
 thread_local! {
-    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+    static LOCAL: ManuallyDrop<RefCell<Option<Local>>> = const { ManuallyDrop::new(RefCell::new(None)) };
     /// Whether the thread is in a callback.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// The driver's work for the thread's request.
     static WORK: Cell<Work> = const { Cell::new(Work { created: 0, mapped: 0 }) };
+}
+
+impl Leftover for Local {
+    fn key() -> &'static Key {
+        static KEY: Key = Key::new();
+        &KEY
+    }
+
+    fn clean() {
+        drop(LOCAL.with(|local| local.take()));
+    }
 }
 
 /// Bytes of physical memory that were made and mapped.
@@ -329,7 +342,7 @@ impl Recorder {
     pub fn stack(&self) -> u32 {
         match self.depth.load(Relaxed) {
             0 => 0,
-            _ => LOCAL.try_with(|cell| self.stack_of(cell)).unwrap_or(0),
+            _ => LOCAL.with(|cell| self.stack_of(cell)),
         }
     }
 
@@ -377,20 +390,22 @@ impl Recorder {
         if current == 0 {
             return;
         }
-        let pushed = LOCAL.try_with(|cell| {
+        let pushed = LOCAL.with(|cell| {
             let mut local = cell.try_borrow_mut().ok()?;
             self.local(&mut local, current)?.push(event);
             Some(())
         });
-        if !matches!(pushed, Ok(Some(()))) {
+        if pushed.is_none() {
             self.stray(event);
         }
     }
 
-    /// This thread's end of its ring in the session under way.
+    /// This thread's end of its ring in the session under way. A thread that nobody would take it
+    /// from has none.
     #[inline]
     fn local<'a>(&self, local: &'a mut Option<Local>, current: u64) -> Option<&'a mut Local> {
         if local.as_ref().is_none_or(|l| l.session.number != current) {
+            thread_end::watch::<Local>().ok()?;
             *local = Some(self.running()?.session.attach());
         }
         local.as_mut()
@@ -547,6 +562,42 @@ mod tests {
             assert_eq!(mine, (0..20_000).collect::<Vec<_>>());
         }
         assert!(read.events.is_sorted_by_key(|h| h.event.time));
+    }
+
+    thread_local! {
+        /// Where the thread pushes an event at its end. No destructor of Rust's takes it away
+        /// before.
+        static LATE: ManuallyDrop<RefCell<Option<Arc<Recorder>>>> = const { ManuallyDrop::new(RefCell::new(None)) };
+    }
+
+    struct PushesLate;
+
+    impl Leftover for PushesLate {
+        fn key() -> &'static Key {
+            static KEY: Key = Key::new();
+            &KEY
+        }
+        fn clean() {
+            if let Some(recorder) = LATE.with(|late| late.take()) {
+                recorder.push(Event::new(Kind::Malloc, recorder.now()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_pushes_in_its_last_destructors_keeps_no_ring() {
+        let recorder = Arc::new(Recorder::default());
+        recorder.start(&Options { keep: 10, ..Options::default() }).unwrap();
+        let session = recorder.running().unwrap().session;
+        let theirs = recorder.clone();
+        let ends = std::thread::spawn(move || {
+            thread_end::watch::<PushesLate>().unwrap();
+            LATE.with(|late| late.replace(Some(theirs)));
+        });
+        ends.join().unwrap();
+        assert_eq!(recorder.last_events().len(), 1);
+        // The writer forgets a ring once it is empty and nobody's.
+        assert_eq!(lock(&session.rings).len(), 0);
     }
 
     #[test]

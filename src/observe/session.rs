@@ -45,7 +45,7 @@ pub(super) struct Session {
     /// Unique among the sessions of the process, and not 0.
     pub(super) number: u64,
     pub(super) rings: Mutex<Vec<Ring>>,
-    /// Events of ending threads, whose own storage is gone.
+    /// Events of threads that have no ring: those whose end cannot be watched.
     pub(super) strays: Mutex<Vec<Happened>>,
     pub(super) names: Mutex<Names>,
     /// The most stack frames taken; 0: none.

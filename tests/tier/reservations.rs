@@ -6,7 +6,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use gpumem::base::{Error, Status};
+use gpumem::driver::thread_end::{watch, Key, Leftover};
 use gpumem::tier::*;
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -725,6 +728,42 @@ fn allocations_draw_from_the_streams_reservation_else_from_the_threads() {
     m.forget_stream(1);
     assert_eq!(drawn(1), None);
     drop((of_stream, of_thread, again));
+    assert_empty(&m);
+}
+
+thread_local! {
+    /// What the thread attaches at its end. No destructor of Rust's takes it away before.
+    static ATTACHED_LATE: ManuallyDrop<Cell<Option<Arc<Reservation>>>> = const { ManuallyDrop::new(Cell::new(None)) };
+}
+
+struct AttachesLate;
+
+impl Leftover for AttachesLate {
+    fn key() -> &'static Key {
+        static KEY: Key = Key::new();
+        &KEY
+    }
+    fn clean() {
+        if let Some(r) = ATTACHED_LATE.with(|r| r.take()) {
+            r.attach_thread().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_attaches_in_its_last_destructors_keeps_nothing() {
+    let (m, space) = one(1000);
+    let known = Arc::strong_count(&space);
+    let r = Arc::new(m.reserve(Request::exact(GPU, 100)).unwrap());
+    let theirs = r.clone();
+    let ends = thread::spawn(move || {
+        watch::<AttachesLate>().unwrap();
+        ATTACHED_LATE.with(|r| r.set(Some(theirs)));
+    });
+    ends.join().unwrap();
+    assert_eq!(Arc::strong_count(&r), 1, "the destructor has run");
+    drop(r);
+    assert_eq!(Arc::strong_count(&space), known);
     assert_empty(&m);
 }
 

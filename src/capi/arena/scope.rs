@@ -131,6 +131,8 @@ extensible!(gpumem_arena_stats, 152, 2 * 4 + 10 * 8 + NAME_BYTES + 1);
 ///
 /// out receives the handle; end it with gpumem_arena_exit or gpumem_arena_abort.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL, GPUMEM_ERROR_UNSUPPORTED with GPUMEM_POOL=off.
+/// GPUMEM_ERROR_INVALID also when the thread is ending and in the last round of its pthread keys'
+/// destructors.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_enter(out: *mut gpumem_arena) -> gpumem_status {
     // SAFETY: passed on from the caller; NULL is a name.
@@ -198,7 +200,8 @@ pub unsafe extern "C" fn gpumem_arena_abort(
 /// Makes an open arena the calling thread's current one, on top of the present one.
 ///
 /// Until the thread detaches or ends, other threads can neither exit nor abort the arena.
-/// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already.
+/// Errors: GPUMEM_ERROR_INVALID when the thread is attached to it already, or is ending and
+/// in the last round of its pthread keys' destructors.
 #[no_mangle]
 pub extern "C" fn gpumem_arena_attach(arena: gpumem_arena) -> gpumem_status {
     guard(|| {

@@ -284,7 +284,7 @@ pub extern "C" fn gpumem_reservation_attach_stream(r: gpumem_reservation, s: gpu
 /// A thread has at most one reservation of each space. gpumem_reservation_detach_thread,
 /// gpumem_space_detach_thread, the release and the end of the thread detach it.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such reservation, or the thread already has one of
-/// this space.
+/// this space, or is ending and in the last round of its pthread keys' destructors.
 #[no_mangle]
 pub extern "C" fn gpumem_reservation_attach_thread(r: gpumem_reservation) -> gpumem_status {
     guard(|| reservation(r)?.attach_thread())

@@ -5,7 +5,9 @@
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
+use crate::driver::thread_end::{self, Key, Leftover};
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::Mutex;
 
 /// How to make sure that a handle still stands for the same stream.
@@ -63,22 +65,30 @@ thread_local! {
 /// Pool and identity of per-thread streams whose threads have ended.
 static ORPHANS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// The identities of a thread's own streams; passed on when it ends.
-struct OwnStreams(RefCell<Vec<(u64, u64)>>);
+thread_local! {
+    /// The pools and identities of a thread's own streams; passed on when it ends.
+    static OWN_STREAMS: ManuallyDrop<RefCell<Vec<(u64, u64)>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
 
-impl Drop for OwnStreams {
-    fn drop(&mut self) {
-        lock(&ORPHANS).append(self.0.get_mut());
+/// The streams of a thread that ends.
+struct Orphaned;
+
+impl Leftover for Orphaned {
+    fn key() -> &'static Key {
+        static KEY: Key = Key::new();
+        &KEY
+    }
+
+    fn clean() {
+        lock(&ORPHANS).append(&mut OWN_STREAMS.with(|l| l.take()));
     }
 }
 
-thread_local! {
-    pub(crate) static OWN_STREAMS: OwnStreams = const { OwnStreams(RefCell::new(Vec::new())) };
-}
-
 pub(crate) fn leave_at_exit(pool: u64, id: u64) {
-    // A thread that is ending already never passes its lane on: one per such thread at most.
-    let _ = OWN_STREAMS.try_with(|l| l.0.borrow_mut().push((pool, id)));
+    // A thread whose end cannot be watched never passes its lane on: one per such thread at most.
+    if thread_end::watch::<Orphaned>().is_ok() {
+        OWN_STREAMS.with(|l| l.borrow_mut().push((pool, id)));
+    }
 }
 
 pub(crate) fn take_orphan(pool: u64) -> Option<u64> {

@@ -11,8 +11,10 @@ use super::space::Space;
 use super::usage::Usage;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
+use crate::driver::thread_end::{self, Key as EndKey, Leftover};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
 
@@ -48,12 +50,25 @@ struct Local {
 }
 
 thread_local! {
-    static LOCAL: RefCell<Local> = RefCell::default();
+    static LOCAL: ManuallyDrop<RefCell<Local>> =
+        const { ManuallyDrop::new(RefCell::new(Local { answers: Vec::new(), attached: Vec::new() })) };
 }
 
-/// Calls `f` with what the thread remembers; `None` while the thread is ending.
+impl Leftover for Local {
+    fn key() -> &'static EndKey {
+        static KEY: EndKey = EndKey::new();
+        &KEY
+    }
+
+    fn clean() {
+        // Dropped once it can be borrowed again: that may end a callback, which may call gpumem.
+        drop(LOCAL.with(|local| local.take()));
+    }
+}
+
+/// Calls `f` with what the thread remembers; `None` inside another such call.
 fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> Option<R> {
-    LOCAL.try_with(|local| local.try_borrow_mut().ok().map(|mut l| f(&mut l))).ok().flatten()
+    LOCAL.with(|local| local.try_borrow_mut().ok().map(|mut l| f(&mut l)))
 }
 
 impl Attachments {
@@ -69,8 +84,10 @@ impl Attachments {
                 None => {
                     let answer = self.look(space, key);
                     local.answers.retain(|a| a.0 == hub && a.1 == version);
-                    local.answers.insert(0, (hub, version, key, answer.clone()));
-                    local.answers.truncate(REMEMBERED);
+                    if thread_end::watch::<Local>().is_ok() {
+                        local.answers.insert(0, (hub, version, key, answer.clone()));
+                        local.answers.truncate(REMEMBERED);
+                    }
                     answer
                 }
             };
@@ -139,6 +156,7 @@ impl Attachments {
 
     /// Attaches a reservation to the calling thread.
     pub(super) fn attach_thread(&self, hub: u64, account: &Arc<Account>) -> Result<()> {
+        thread_end::watch::<Local>()?;
         let attached = with_local(|local| {
             local.attached.retain(|a| !a.2.released());
             let space = &account.space;
@@ -154,7 +172,8 @@ impl Attachments {
             local.attached.push((hub, space.index, account.clone()));
             Ok(())
         });
-        attached.unwrap_or_else(|| Err(Error::invalid("this thread is ending and can have no reservation attached")))
+        attached
+            .unwrap_or_else(|| Err(Error::invalid("this thread is just changing what it has attached; do it later")))
     }
 
     /// Detaches the calling thread's reservation in a space, if it has the number `only`.

@@ -3,7 +3,7 @@
 
 use super::explore;
 use crate::base::sync::AtomicU64;
-use crate::pool::memory::index::{Entry, Index, SLOT};
+use crate::pool::memory::{Entry, Index, SLOT};
 use loom::thread;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;

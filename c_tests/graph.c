@@ -100,8 +100,8 @@ static void a_spoilt_capture_gives_no_graph(void) {
     nothing_left();
 }
 
-/* They block. The host device forbids that during a capture; CUDA does for streams that wait for the
- * legacy one. What is refused is not done. */
+/* They block. The host device forbids that during a capture; CUDA does for streams that wait for
+ * the legacy one. What is refused is not done. */
 static void filling_and_copying_during_a_capture_is_done_or_refused(void) {
     gpumem_stream s = must_stream();
     unsigned char here, *p = (unsigned char *)must_malloc_async(1, s);

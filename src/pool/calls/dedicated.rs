@@ -2,7 +2,6 @@
 //! memory. The memory of some may be given up and come back (`evictable.rs`).
 
 use crate::base::size::{human, round_up};
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{nvtx, PhysFlags, PhysHandle};
 use crate::pool::memory::{Dedicated, Entry, Extent, Grave, Guest, SLOT};
@@ -107,7 +106,7 @@ impl Pool {
         let extent = Extent { handle, size: mapped, id: u32::MAX };
         if let Err(e) = self.map_run(va, mapped, std::iter::once(extent), &[]) {
             if guard > 0 {
-                lock(&*self.core).holes.give(va + mapped, guard);
+                self.core.lock().holes.give(va + mapped, guard);
             }
             return Err(e);
         }
@@ -145,7 +144,7 @@ impl Pool {
         {
             // Joins its scope under this lock, so that a thread that finds it by its scope finds it
             // here, too.
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);
             let receipt = if counts { self.receipt_for(req, mapped) } else { None };
@@ -189,7 +188,7 @@ impl Pool {
         let same = |d: &Dedicated| id.is_none_or(|id| d.info.id == id) && inside(d);
         // All of this under one hold of the lock: a thread that is moving the allocation finds it
         // either alive or in its grave.
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         let mut d = core.dedicated.get(&ptr).is_some_and(same).then(|| core.dedicated.remove(&ptr)).flatten()?;
         self.bring_near(ptr, &mut d.users);
         if let Some(scope) = &d.scope {
@@ -231,7 +230,7 @@ impl Pool {
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // A statement of its own, so that the lock is released: `info` takes the core's lock too.
-        let found = lock(&*self.core).dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
+        let found = self.core.lock().dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
         let handle = match found {
             Some((true, Some(handle))) => handle,
             Some(_) => {

@@ -8,7 +8,6 @@
 //! While it lasts, nothing else maps or unmaps there: an allocation freed meanwhile is buried when
 //! the move ends.
 
-use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::heap::{Heap, Now};
@@ -87,7 +86,7 @@ impl Pool {
     /// Begins to move an evictable allocation. `None` if it has ended. The caller makes sure that
     /// no other thread moves it.
     pub fn begin_move(&self, base: u64, id: u64) -> Result<Option<Moving>> {
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         let Some(d) = evictable(&mut core, base, id) else { return Ok(None) };
         if std::mem::replace(&mut d.moving, true) {
             return Err(Error::internal(format!("{base:#x} is being moved already")));
@@ -111,7 +110,7 @@ impl Pool {
         self.bring_near_alive(m.base)?;
         let mut own = None;
         let (mut tags, users) = {
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             let Some(d) = evictable(&mut core, m.base, m.id) else { return Ok(()) };
             let mut tags = d.uses.clone();
             match &named {
@@ -198,7 +197,7 @@ impl Pool {
         // With a marker recorded now, no later call has to name the stream, which may be gone by
         // then.
         self.mark_or_refuse(heap.lane, stream)?;
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         if let Some(d) = evictable(&mut core, base, id) {
             // The latest tag of the lane's present stream covers the earlier ones. Another thread
             // may have noted a later one since this one was read.
@@ -227,7 +226,7 @@ impl Pool {
     pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
         let _changing = self.change();
         // An earlier move may have left memory here that the driver would not unmap.
-        let left = evictable(&mut lock(&*self.core), m.base, m.id).and_then(|d| d.handle);
+        let left = evictable(&mut self.core.lock(), m.base, m.id).and_then(|d| d.handle);
         let handle = match left {
             Some(handle) => handle,
             None => {
@@ -259,7 +258,7 @@ impl Pool {
 
     /// Notes the memory mapped at an allocation's addresses. Returns whether the allocation lives.
     fn keep_mapped(&self, m: &Moving, handle: PhysHandle) -> bool {
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         if let Some(d) = evictable(&mut core, m.base, m.id) {
             if d.handle.replace(handle).is_none() {
                 self.add_dedicated_live(d.mapped, d.info.requested);
@@ -276,7 +275,7 @@ impl Pool {
     fn unmap_moving(&self, m: &Moving) -> Result<()> {
         self.driver.unmap(m.va, m.mapped)?;
         let handle = {
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             let handle = match evictable(&mut core, m.base, m.id) {
                 Some(d) => {
                     self.sub_dedicated_live(d.mapped, d.info.requested);
@@ -300,12 +299,12 @@ impl Pool {
     /// Whether a live evictable allocation has memory, and whether it is being moved. `None` when
     /// it has ended.
     pub fn residence(&self, base: u64, id: u64) -> Option<(bool, bool)> {
-        evictable(&mut lock(&*self.core), base, id).map(|d| (d.handle.is_some(), d.moving))
+        evictable(&mut self.core.lock(), base, id).map(|d| (d.handle.is_some(), d.moving))
     }
 
     /// How many live evictable allocations there are.
     pub fn evictables(&self) -> usize {
-        lock(&*self.core).dedicated.values().filter(|d| d.guest.is_some()).count()
+        self.core.lock().dedicated.values().filter(|d| d.guest.is_some()).count()
     }
 
     /// Ends a move. `false` if the allocation has ended meanwhile.
@@ -314,7 +313,7 @@ impl Pool {
     }
 
     fn settle_move(&self, m: &Moving) -> bool {
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         if let Some(d) = evictable(&mut core, m.base, m.id) {
             d.moving = false;
             if d.handle.is_none() {

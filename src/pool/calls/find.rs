@@ -1,7 +1,6 @@
 //! Finding the live allocation that starts at a pointer, or contains it, and what is known about
 //! it.
 
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{Heap, HeapState, Known, Locked, Place, State};
 use crate::pool::memory::{Entry, SLOT};
@@ -75,7 +74,7 @@ impl Pool {
                     }
                 }
                 Entry::Dedicated => {
-                    let core = lock(&*self.core);
+                    let core = self.core.lock();
                     let info = core.dedicated.get(&ptr).map(|d| d.info);
                     return info.map(|info| Found::Dedicated { core, info }).ok_or(Lost::Unknown);
                 }
@@ -122,7 +121,7 @@ impl Pool {
     }
 
     fn dedicated_around(&self, ptr: u64) -> Option<Found<'_>> {
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         let info = core.dedicated.range(..=ptr).next_back()?.1.info;
         (ptr - info.base < info.usable).then_some(Found::Dedicated { core, info })
     }

@@ -1,6 +1,6 @@
 //! Making a pool, and mapping memory ahead for it.
 
-use crate::base::sync::{lock, Apart, AtomicU64, OnceBox, OnceLock};
+use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, Watch};
 use crate::pool::heap::GRANULE;
@@ -65,7 +65,7 @@ impl Pool {
             counter: OnceLock::new(),
             driver,
         };
-        pool.reserve_root(&mut lock(&*pool.core), page)?;
+        pool.reserve_root(&mut pool.core.lock(), page)?;
         if options.prealloc > 0 {
             if let Err(e) = pool.prealloc(options.prealloc) {
                 // Nothing is mapped. Kept addresses would be reserved again by the next try.

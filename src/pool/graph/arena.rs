@@ -9,7 +9,7 @@
 //! submitted to the context so far, and live blocks become ordinary blocks. Heaps that are empty
 //! serve the next arena (`shells.rs`).
 
-use crate::base::sync::{lock, AtomicBool};
+use crate::base::sync::AtomicBool;
 use crate::base::Result;
 use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
@@ -34,11 +34,11 @@ impl Pool {
     pub fn release_arena(&self, arena: &GraphArena) {
         self.end_routes(arena);
         let parts = {
-            let mut parts = lock(&arena.parts);
+            let mut parts = arena.parts.lock();
             arena.released.store(true, Release);
             std::mem::take(&mut *parts)
         };
-        for number in parts.iter().flat_map(|m| lock(&m.heaps).clone()) {
+        for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
             self.make_public(number);
         }
         parts.iter().for_each(|m| m.forget_capture(&self.order));
@@ -59,20 +59,20 @@ impl Pool {
             None => self.malloc_in(heap, heap.lock_quick(), req, align)?,
         };
         if large && part.record {
-            lock(&part.notes).born(addr, size, align.max(GRANULE));
+            part.notes.lock().born(addr, size, align.max(GRANULE));
         }
         let c = &part.counts;
         c.allocations.fetch_add(1, Relaxed);
         c.total.fetch_add(size, Relaxed);
         let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));
-        c.peak.fetch_max(lock(&c.heaps).iter().map(live).sum(), Relaxed);
+        c.peak.fetch_max(c.heaps.lock().iter().map(live).sum(), Relaxed);
         self.note_made(route, addr);
         Ok(addr)
     }
 
     /// An arena's counters.
     pub fn arena_stats(&self, arena: &GraphArena) -> GraphArenaStats {
-        let parts = lock(&arena.parts).clone();
+        let parts = arena.parts.lock().clone();
         let c = &arena.counts;
         let mut s = GraphArenaStats {
             total: c.total.load(Relaxed),
@@ -88,7 +88,7 @@ impl Pool {
                 s.reserved += st.extents.bytes() + (st.room.1 - st.room.0);
                 s.live += st.live_bytes;
             }
-            s.planned += lock(&m.notes).plan.as_ref().map_or(0, |p| p.span.bytes);
+            s.planned += m.notes.lock().plan.as_ref().map_or(0, |p| p.span.bytes);
         }
         s.peak_live = c.peak.fetch_max(s.live, Relaxed).max(s.live);
         s
@@ -97,6 +97,6 @@ impl Pool {
     /// The records of each stream's large allocations, in the order in which the streams came.
     /// `None` for all if the arena does not record.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
-        lock(&arena.parts).iter().map(|m| lock(&m.notes).lives.clone()).collect()
+        arena.parts.lock().iter().map(|m| m.notes.lock().lives.clone()).collect()
     }
 }

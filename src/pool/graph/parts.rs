@@ -6,7 +6,6 @@
 //! heaps, and new memory.
 
 use crate::base::size::human;
-use crate::base::sync::lock;
 use crate::base::{size, Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
 use crate::pool::state::{GraphArena, Pool};
@@ -22,7 +21,7 @@ impl Pool {
     /// The arena's part for a stream, made if the stream is new to it.
     pub(crate) fn part_for(&self, arena: &GraphArena, stream: StreamHandle, now: Now) -> Result<Arc<StreamPart>> {
         let key = capture_key(stream);
-        let mut parts = lock(&arena.parts);
+        let mut parts = arena.parts.lock();
         if arena.released.load(Acquire) {
             return Err(Error::invalid("the capture's memory has been released; begin another capture"));
         }
@@ -33,7 +32,7 @@ impl Pool {
         let heap = match self.empty_heap(stream) {
             Ok(heap) => heap,
             Err(e) => {
-                lock(&*self.core).holes.unkeep(room.1);
+                self.core.lock().holes.unkeep(room.1);
                 return Err(e);
             }
         };
@@ -52,7 +51,7 @@ impl Pool {
         st.private = Some(part.clone());
         st.room = room;
         drop(st);
-        lock(&arena.counts.heaps).push(heap.number);
+        arena.counts.heaps.lock().push(heap.number);
         parts.push(part.clone());
         Ok(part)
     }
@@ -65,7 +64,7 @@ impl Pool {
     /// Keeps addresses to grow in, and returns their start and end. If none are asked for and the
     /// usual number has no room, keeps none.
     fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
         let len = match bytes {
             0 => usual,
@@ -114,7 +113,7 @@ impl Pool {
             0 => (NONE, 0),
             _ => self.memory_for(part, stream, span)?,
         };
-        lock(&part.notes).plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
+        part.notes.lock().plan = Some(LayoutInUse { span: span.clone(), heap, base, next: 0 });
         Ok(())
     }
 
@@ -139,8 +138,8 @@ impl Pool {
             heap.lock().private = None;
             self.make_public(heap.number);
         })?;
-        lock(&part.heaps).push(heap.number);
-        lock(&part.counts.heaps).push(heap.number);
+        part.heaps.lock().push(heap.number);
+        part.counts.heaps.lock().push(heap.number);
         Ok((heap.number, base))
     }
 }
@@ -166,7 +165,7 @@ mod tests {
             let span = Arc::new(Span { bytes, align: 1, placed: Vec::new() });
             pool.begin_route(&arena, WhichStreams::Handle(stream), 0, Some(&span))
         };
-        let heaps = || (lock(&arena.counts.heaps).len(), pool.heap_count.load(Relaxed));
+        let heaps = || (arena.counts.heaps.lock().len(), pool.heap_count.load(Relaxed));
         assert_eq!(try_one(96 * MIB).err().map(|e| e.status), Some(Status::OutOfMemory));
         let before = heaps();
         for _ in 0..10 {
@@ -191,8 +190,8 @@ mod tests {
         let heap_for = |bytes| {
             let span = Arc::new(Span { bytes, align: 512, placed: Vec::new() });
             let route = pool.begin_route(&arena, WhichStreams::Handle(stream), 0, Some(&span)).unwrap();
-            let part = lock(&arena.parts)[0].clone();
-            let heap = lock(&part.notes).plan.as_ref().map(|plan| plan.heap);
+            let part = arena.parts.lock()[0].clone();
+            let heap = part.notes.lock().plan.as_ref().map(|plan| plan.heap);
             pool.end_route(&route);
             heap
         };

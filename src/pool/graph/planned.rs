@@ -1,6 +1,5 @@
 //! Placing a large block of a capture where a layout has it.
 
-use crate::base::sync::lock;
 use crate::pool::heap::{StreamPart, GRANULE};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, NONE};
@@ -11,7 +10,7 @@ impl Pool {
     /// free.
     pub(crate) fn place_as_planned(&self, part: &StreamPart, req: &AllocRequest, size: u64, align: u64) -> Option<u64> {
         let align = align.max(GRANULE);
-        let (heap, addr) = lock(&part.notes).next_place(size, align, &part.counts)?;
+        let (heap, addr) = part.notes.lock().next_place(size, align, &part.counts)?;
         let heap = self.heap(heap)?;
         let mut st = heap.lock();
         st.settle(&self.order, &self.index);

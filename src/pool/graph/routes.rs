@@ -3,7 +3,7 @@
 //! They are consulted on the way from a handle to a heap, and only while there are any. No thread
 //! caches a stream that a route claims, and every cache is void once a route begins or ends.
 
-use crate::base::sync::{lock, AtomicBool, AtomicU64};
+use crate::base::sync::{AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, Now, Span};
 use crate::pool::state::{GraphArena, Pool, Route, Routed, Unclaimed, Which, WhichStreams};
@@ -54,10 +54,10 @@ impl Pool {
                 }
                 match span {
                     Some(span) => self.lay_out(&part, stream, span)?,
-                    None => lock(&part.notes).plan = None,
+                    None => part.notes.lock().plan = None,
                 }
                 let time = if now == Now::Captured { captures.met(key) } else { captures.announced(key) };
-                lock(&part.user).met = time;
+                part.user.lock().met = time;
                 Which::Handle { stream, key, began: now }
             }
         };
@@ -65,7 +65,7 @@ impl Pool {
         let routes = &self.privates.routes;
         let made = Ranked::new(Rank::Made, Vec::new());
         let route = Arc::new(Route { arena: arena.clone(), which, over, capture, made });
-        let mut list = lock(&routes.list);
+        let mut list = routes.list.lock();
         list.push(route.clone());
         routes.count.store(list.len(), Release);
         captures.forget_places();
@@ -95,7 +95,7 @@ impl Pool {
             return;
         }
         let routes = &self.privates.routes;
-        let mut list = lock(&routes.list);
+        let mut list = routes.list.lock();
         list.retain(|r| !std::ptr::eq(&**r, route));
         routes.count.store(list.len(), Release);
         drop(list);
@@ -112,7 +112,7 @@ impl Pool {
     }
 
     pub(crate) fn end_routes(&self, arena: &GraphArena) {
-        let all = lock(&self.privates.routes.list).clone();
+        let all = self.privates.routes.list.lock().clone();
         all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
     }
 
@@ -124,7 +124,7 @@ impl Pool {
 
     /// The latest route that claims a stream, and what the handle stands for now.
     fn route_of(&self, stream: StreamHandle) -> Result<Option<(Arc<Route>, Now)>> {
-        let all = lock(&self.privates.routes.list).clone();
+        let all = self.privates.routes.list.lock().clone();
         for route in all.into_iter().rev() {
             if let Some(now) = self.claims(&route, stream)? {
                 return Ok(Some((route, now)));

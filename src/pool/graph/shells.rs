@@ -4,7 +4,6 @@
 //! start empty; a shell with memory is emptied into another one, which costs no driver call. Shells
 //! with live blocks are left alone.
 
-use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, State};
 use crate::pool::state::Pool;
@@ -16,13 +15,13 @@ impl Pool {
     pub(crate) fn make_public(&self, number: u32) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        lock(&*self.core).holes.unkeep(std::mem::take(&mut st.room).1);
+        self.core.lock().holes.unkeep(std::mem::take(&mut st.room).1);
         st.former = st.private.take().as_ref().map(Arc::downgrade).unwrap_or_default();
         self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
         st.retire(&self.order, &self.index, true);
         heap.publish(&st);
         drop(st);
-        lock(&self.privates.shells).push(number);
+        self.privates.shells.lock().push(number);
     }
 
     /// A heap without memory, in the order of `stream` only: a shell, or a new one.
@@ -42,7 +41,7 @@ impl Pool {
 
     /// A shell that is empty, or that was just emptied into another.
     fn take_shell(&self) -> Option<&Heap> {
-        let mut shells = lock(&self.privates.shells);
+        let mut shells = self.privates.shells.lock();
         let unused = |&n: &u32| self.heap(n).is_some_and(|h| h.live.load(Relaxed) == 0);
         let mut idle: Vec<u32> = shells.iter().copied().filter(unused).collect();
         // The smallest that can be is emptied into the largest. An empty one needs nothing done.

@@ -6,7 +6,6 @@
 //! the handle stands for another stream, or its stream is captured after it was used eagerly,
 //! unsettled free memory first waits for the context.
 
-use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked, Now, Place, StreamPart};
 use crate::pool::order::{Order, CONTEXT};
@@ -21,7 +20,7 @@ const MANY: usize = 1024;
 impl StreamPart {
     /// Forgets the stream's capture, because the arena is released and its graphs are gone.
     pub(crate) fn forget_capture(&self, order: &Order) {
-        let met = lock(&self.user).met;
+        let met = self.user.lock().met;
         if met > 0 {
             order.captures.gone(self.key, met);
         }
@@ -34,7 +33,7 @@ impl Pool {
     /// so that its capture may use it once the device has passed that: a context marker, because a
     /// new lane needs one in front of its own.
     pub(crate) fn begin_use(&self, part: &StreamPart, stream: StreamHandle, now: Now) -> Result<()> {
-        let mut user = lock(&part.user);
+        let mut user = part.user.lock();
         let Now::Idle(id) = now else { return Ok(()) };
         if user.id == Some(id) {
             if user.eager {
@@ -51,7 +50,7 @@ impl Pool {
 
     /// Notes that the part's stream, which is `now`, is about to allocate or free from it.
     pub(crate) fn use_part(&self, part: &StreamPart, now: Now) -> Result<()> {
-        let mut user = lock(&part.user);
+        let mut user = part.user.lock();
         if now == Now::Captured {
             user.met = self.order.captures.met(part.key);
         }
@@ -77,7 +76,7 @@ impl Pool {
     pub(crate) fn note_made(&self, route: &Route, addr: u64) {
         let id_at = |addr| self.live_at(addr).map(|(_, st, place)| st.at(place).id);
         let Some(id) = id_at(addr) else { return };
-        let mut made = lock(&route.made);
+        let mut made = route.made.lock();
         if made.len() == made.capacity() && made.len() >= MANY {
             made.retain(|&(addr, id)| id_at(addr) == Some(id));
             // Room for as many again, so that looking at all of them stays rare.
@@ -89,7 +88,7 @@ impl Pool {
 
     /// Frees all live allocations of a route that has ended. Returns their addresses.
     pub(crate) fn free_made(&self, route: &Route) -> Vec<u64> {
-        let made = std::mem::take(&mut *lock(&route.made));
+        let made = std::mem::take(&mut *route.made.lock());
         let mut freed = Vec::new();
         for (addr, id) in made {
             let Some((heap, mut st, place)) = self.live_at(addr) else { continue };
@@ -118,7 +117,7 @@ impl Pool {
 
     /// The heaps of a list, which is unlocked again by then.
     pub(crate) fn heaps_of(&self, list: &Ranked<Vec<u32>>) -> impl Iterator<Item = &Heap> {
-        lock(list).clone().into_iter().filter_map(|n| self.heap(n))
+        list.lock().clone().into_iter().filter_map(|n| self.heap(n))
     }
 
     /// Makes unsettled free memory of the part wait for the context, and puts a barrier between
@@ -203,7 +202,7 @@ mod tests {
             }
         }
         for route in &routes {
-            let made = lock(&route.made).len();
+            let made = route.made.lock().len();
             assert!(made <= MANY, "{made}");
         }
         for (route, mut kept) in routes.iter().zip(kept) {

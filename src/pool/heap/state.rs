@@ -8,7 +8,7 @@
 //! for all.
 
 use crate::base::size::GIB;
-use crate::base::sync::{lock, AtomicU64};
+use crate::base::sync::AtomicU64;
 use crate::pool::heap::backoff::Backoff;
 use crate::pool::heap::fresh_start::FreshStarts;
 use crate::pool::heap::lock::{Lock, Locked};
@@ -419,7 +419,7 @@ impl HeapState {
     /// Whether allocations are told apart by their order, so that growth must not take the place of
     /// a new allocation.
     pub(crate) fn is_laid_out(&self) -> bool {
-        self.private.as_ref().is_some_and(|m| m.record || lock(&m.notes).plan.is_some())
+        self.private.as_ref().is_some_and(|m| m.record || m.notes.lock().plan.is_some())
     }
 
     /// Notes that the block at `addr` is being freed. Returns whether the heap's own stream may
@@ -427,7 +427,7 @@ impl HeapState {
     pub(crate) fn may_reuse(&self, addr: u64) -> bool {
         let Some(member) = &self.private else { return true };
         if member.record {
-            lock(&member.notes).died(addr);
+            member.notes.lock().died(addr);
         }
         !member.monotone
     }

@@ -7,7 +7,6 @@
 //! bytes, and at least 256; or whole pages, if it has pages of its own. Imported memory belongs to
 //! another allocation and is not counted here.
 
-use crate::base::sync::lock;
 use crate::pool::state::Pool;
 use crate::pool::types::{rounded, AllocFlags, Counter};
 use std::sync::Arc;
@@ -27,7 +26,7 @@ impl Pool {
     pub fn count_live(&self, counter: Arc<dyn Counter>) {
         {
             // New heaps are made under this lock, and look for a counter.
-            let _streams = lock(&*self.streams);
+            let _streams = self.streams.lock();
             if self.counter.set(counter.clone()).is_err() {
                 return;
             }
@@ -35,7 +34,7 @@ impl Pool {
         for heap in self.all_heaps() {
             heap.lock().start_counting(&counter, self.order.stream(heap.lane));
         }
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         for d in core.dedicated.values_mut().filter(|d| d.counts && d.receipt.is_none()) {
             d.receipt = Some(counter.count(d.mapped, d.info.stream));
         }

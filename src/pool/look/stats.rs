@@ -1,6 +1,5 @@
 //! Counters of one pool, for its users.
 
-use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};
 use crate::pool::memory::{Entry, Index};
 use crate::pool::state::Pool;
@@ -151,7 +150,7 @@ impl Pool {
         s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);
         // The two are read one after the other, so they may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         let dedicated = core.dedicated.values().filter(|d| d.handle.is_some()).count();
         s.extents += (dedicated + core.stock.len()) as u64;
         s.stock = core.stock.bytes();

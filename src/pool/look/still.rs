@@ -189,7 +189,6 @@ impl Still<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::base::sync::lock;
     use crate::base::DeviceId;
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::pool::{AllocRequest, PoolOptions};
@@ -219,7 +218,7 @@ mod tests {
             pool.all_heaps().for_each(|h| drop(h.lock_quick().users.insert(4096, vec![1])));
         });
         assert!(text.contains("0x1000 was recorded on streams and is not live"), "{text}");
-        let text = said(|pool, _| lock(&pool.privates.shells).extend([first(pool); 2]));
+        let text = said(|pool, _| pool.privates.shells.lock().extend([first(pool); 2]));
         assert!(text.contains("is a shell twice"), "{text}");
         let text = said(|pool, _| pool.all_heaps().for_each(|h| h.lock_quick().room = (4096, 8192)));
         assert!(text.contains("addresses from 0x1000 are not kept"), "{text}");

@@ -1,7 +1,6 @@
 //! What is in a pool, piece by piece, for tools. Each heap is read at one moment, and handed on
 //! with no lock held.
 
-use crate::base::sync::lock;
 use crate::base::StreamHandle;
 use crate::pool::heap::{Block, Heap, State};
 use crate::pool::order::Tag;
@@ -142,7 +141,7 @@ impl Pool {
 
     fn without_heap(&self) -> HeapView {
         let mut view = HeapView::default();
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         let mut add = |address, bytes, is, about| view.pieces.push(Piece { address, bytes, is, about });
         core.holes.iter().for_each(|(a, l)| add(a, l, Is::Hole, About::Nothing));
         core.aliases.iter().for_each(|(a, l, tag)| add(a, l, Is::Old, About::Used(tag)));

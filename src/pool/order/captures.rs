@@ -5,7 +5,7 @@
 //! is known from the first call that names a stream being captured until a call finds it no longer
 //! captured. One that is begun through gpumem is announced, and known from just before it begins.
 
-use crate::base::sync::{lock, Apart, AtomicU64, AtomicUsize};
+use crate::base::sync::{Apart, AtomicU64, AtomicUsize};
 use crate::pool::types::{Rank, Ranked, RankedGuard};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,7 +51,7 @@ impl Default for Captures {
 impl Captures {
     /// Keeps others from learning of captures.
     pub(crate) fn lock(&self) -> RankedGuard<'_, KnownCaptures> {
-        lock(&*self.keys)
+        self.keys.lock()
     }
 
     /// Like [`Self::lock`], for a thread that takes every lock: see [`Ranked::lock_among_others`].

@@ -18,7 +18,7 @@
 //! Lock order: a lane's markers, the captures' list, the context's markers, then the spare events.
 //! Driver calls under them never block.
 
-use crate::base::sync::{lock, Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
+use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
@@ -220,7 +220,7 @@ impl Order {
             // The identity changes before the barrier goes up: a thread that sees an epoch behind
             // the barrier sees it changed.
             l.identity.store(identity, Release);
-            let _markers = lock(&l.markers);
+            let _markers = l.markers.lock();
             let epoch = l.epoch.fetch_add(1, AcqRel);
             l.barrier.fetch_max(epoch, AcqRel);
         }
@@ -261,7 +261,7 @@ impl Order {
     }
 
     fn event(&self, driver: &dyn Driver) -> Result<EventHandle> {
-        match lock(&*self.spare).pop() {
+        match self.spare.lock().pop() {
             Some(e) => Ok(e),
             None => {
                 let event = driver.event_create(self.dev)?;
@@ -279,7 +279,7 @@ impl Order {
         if driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
-        let mut markers = lock(&l.markers);
+        let mut markers = l.markers.lock();
         // Earlier markers first: those that are done give their events back, and what they settle
         // is known when memory is short.
         self.pop_done(driver, l, &mut markers)?;
@@ -289,7 +289,7 @@ impl Order {
         let event = self.event(driver)?;
         let epoch = l.epoch.fetch_add(1, AcqRel);
         if let Err(e) = driver.event_record(self.dev, event, stream) {
-            lock(&*self.spare).push(event);
+            self.spare.lock().push(event);
             return Err(e);
         }
         // `hand_over` raises the barrier under the lock of `markers`: it has not moved meanwhile.
@@ -326,7 +326,7 @@ impl Order {
         if self.may_be_capturing(driver, stream) || self.in_debt() {
             return Ok(false);
         }
-        if lock(&*self.context).len() >= MANY_CONTEXT_MARKERS {
+        if self.context.lock().len() >= MANY_CONTEXT_MARKERS {
             self.poll_context(driver)?;
         }
         let mut captured = self.captures.lock();
@@ -336,14 +336,14 @@ impl Order {
             return Ok(false);
         }
         let event = self.event(driver)?;
-        let mut queue = lock(&*self.context);
+        let mut queue = self.context.lock();
         let closed = self.close_all();
         if self.in_debt() {
-            lock(&*self.spare).push(event);
+            self.spare.lock().push(event);
             return Ok(false);
         }
         if let Err(e) = driver.context_record(self.dev, event) {
-            lock(&*self.spare).push(event);
+            self.spare.lock().push(event);
             return match e.status {
                 Status::Unsupported | Status::Capturing => Ok(false),
                 _ => Err(e),
@@ -356,7 +356,7 @@ impl Order {
         }
         if queue.len() >= MOST_CONTEXT_MARKERS {
             // What it covers the new one covers, too.
-            queue.pop_back().into_iter().for_each(|m| lock(&*self.spare).push(m.event));
+            queue.pop_back().into_iter().for_each(|m| self.spare.lock().push(m.event));
         }
         queue.push_back(ContextMarker { event, closed });
         Ok(true)
@@ -382,7 +382,7 @@ impl Order {
     pub(crate) fn poll(&self, driver: &dyn Driver, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
         self.poll_context(driver)?;
         let mut lanes = lanes.into_iter().filter_map(|lane| self.lane(lane));
-        lanes.try_for_each(|l| self.pop_done(driver, l, &mut lock(&l.markers)))
+        lanes.try_for_each(|l| self.pop_done(driver, l, &mut l.markers.lock()))
     }
 
     /// Drops the markers of a lane that the device has passed, from the oldest on.
@@ -396,7 +396,7 @@ impl Order {
             }
             l.done.fetch_max(m.epoch, AcqRel);
             markers.pop_front();
-            lock(&*self.spare).push(m.event);
+            self.spare.lock().push(m.event);
         }
         Ok(())
     }
@@ -406,7 +406,7 @@ impl Order {
     pub(crate) fn context_passes_within(&self, driver: &dyn Driver, queries: u32) -> Result<bool> {
         for _ in 0..queries {
             self.poll_context(driver)?;
-            if lock(&*self.context).is_empty() {
+            if self.context.lock().is_empty() {
                 return Ok(true);
             }
         }
@@ -429,7 +429,7 @@ impl Order {
     }
 
     fn poll_context(&self, driver: &dyn Driver) -> Result<()> {
-        let mut queue = lock(&*self.context);
+        let mut queue = self.context.lock();
         while let Some(front) = queue.front() {
             if !driver.event_query(self.dev, front.event)? {
                 break;
@@ -437,7 +437,7 @@ impl Order {
             for (lane, &epoch) in self.in_use().zip(&front.closed) {
                 lane.done.fetch_max(epoch, AcqRel);
             }
-            lock(&*self.spare).push(front.event);
+            self.spare.lock().push(front.event);
             queue.pop_front();
         }
         Ok(())
@@ -451,13 +451,13 @@ impl Order {
         if let Some(l) = self.lane(tag.lane()) {
             // A marker of the same stream, which may be gone: an event outlives its stream.
             let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
-            let markers = lock(&l.markers);
+            let markers = l.markers.lock();
             if let Some(m) = markers.iter().find(covers) {
                 driver.stream_wait(self.dev, stream, m.event)?;
                 return Ok(true);
             }
         }
-        let queue = lock(&*self.context);
+        let queue = self.context.lock();
         let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
         match queue.iter().find(covers) {
             Some(m) => driver.stream_wait(self.dev, stream, m.event).map(|()| true),
@@ -511,8 +511,8 @@ impl Order {
 
     /// Waits on the host until every marker recorded so far is done.
     pub(crate) fn sync(&self, driver: &dyn Driver) -> Result<()> {
-        let last_context = lock(&*self.context).back().map(|m| m.event);
-        let events = self.in_use().filter_map(|l| lock(&l.markers).back().map(|m| m.event)).chain(last_context);
+        let last_context = self.context.lock().back().map(|m| m.event);
+        let events = self.in_use().filter_map(|l| l.markers.lock().back().map(|m| m.event)).chain(last_context);
         // An event may be recycled while we wait; then it stands for a later mark, and we wait a
         // little longer.
         for event in events.collect::<Vec<_>>() {
@@ -541,7 +541,7 @@ impl Order {
         let _captures = self.captures.lock_among_others();
         let context = self.context.lock_among_others();
         let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
-        let events = context.len() + lock(&*self.spare).len() + pending;
+        let events = context.len() + self.spare.lock().len() + pending;
         let made = self.events.load(Relaxed);
         ensure!(events as u64 == made, "{made} events were made, {events} are spare or pending");
         Ok(())

@@ -4,7 +4,6 @@
 //! Then only the rest is mapped. So it pays to keep the ends of spans open: moves empty small
 //! regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what it saves.
 
-use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};
 use crate::pool::state::Pool;
 use crate::pool::types::{Want, NONE};
@@ -50,7 +49,7 @@ impl Pool {
         if let Some(anchor) = self.room_anchor(st, want) {
             return Some(anchor);
         }
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         let lacks = |has: u64| (want.size - has).next_multiple_of(self.page);
         let over = |has: u64| Some(&self.order).filter(|_| st.learnt.gives_up && has >= lacks(has) / WORTH_UNMAPPING);
         // The addresses kept for a private heap lie behind what it has. The start of a run is
@@ -80,7 +79,7 @@ impl Pool {
     pub(crate) fn growth_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
         let at = st.grown_to;
         let ends_there = st.private.is_none() && at.is_multiple_of(want.align) && st.regions.tail_at(at).is_some();
-        let fits = ends_there && lock(&*self.core).holes.after(at) >= want.size;
+        let fits = ends_there && self.core.lock().holes.after(at) >= want.size;
         fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0, old: false })
     }
 
@@ -101,7 +100,7 @@ impl Pool {
     /// How many addresses from `at` on the heap may grow into; and the end of those kept for it if
     /// they start there, else 0.
     pub(crate) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         match st.room {
             (start, end) if start == at && start < end => (core.holes.kept_after(at, end), end),
             _ => (core.holes.after(at), 0),

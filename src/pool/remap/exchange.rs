@@ -14,7 +14,6 @@
 //! Work that repeats keeps its extents, so that it can take them back where it had them.
 //! docs/adr/extent-sizes.md has what this costs and saves.
 
-use crate::base::sync::lock;
 use crate::base::Result;
 use crate::pool::heap::HeapState;
 use crate::pool::remap::sources::{bytes_of, Source};
@@ -54,7 +53,7 @@ impl Pool {
             let mark = free.iter().any(|s| s.extent.size >= least && unmarked(s));
             let (coarse, others): (Vec<Source>, Vec<Source>) =
                 free.into_iter().partition(|s| s.extent.size >= least && self.order.settled(s.tag));
-            let stock = lock(&*self.core).stock.bytes();
+            let stock = self.core.lock().stock.bytes();
             let most = need.saturating_sub(bytes_of(&others) + stock) + excess.min(need);
             self.give_back(st, coarse, most)?;
             if mark {

@@ -5,7 +5,6 @@
 //! at their old addresses too, so that they can return there for nothing (`flip.rs`).
 
 use crate::base::size::{human, MIB};
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState, State, SMALL_HEAP};
@@ -93,7 +92,7 @@ impl Pool {
         // A graph is not launched behind what its stream waits for now.
         let mut may_wait = self.options.wait && !heap.of_captures;
         let mut reaped = false;
-        let movable = bytes_of(&sources) + lock(&*self.core).stock.bytes();
+        let movable = bytes_of(&sources) + self.core.lock().stock.bytes();
         if lacks > movable {
             self.refine(st, want, need - movable);
         }
@@ -229,7 +228,7 @@ impl Pool {
             bought => self.slack_floor(st, size).max(slack + bought),
         };
         let more = |slack: u64| (st.learnt.peak_live + slack).saturating_sub(st.extents.bytes());
-        let stock = lock(&*self.core).stock.bytes();
+        let stock = self.core.lock().stock.bytes();
         let (cheap, floor) = (more(slack), more(floor));
         let all = match self.budget(heap, st, size) {
             left if left < cheap.max(floor) => left.saturating_add(self.in_flight(heap, st, want.reach)),
@@ -278,7 +277,7 @@ impl Pool {
         let (va, run) = match run {
             Ok(Some(done)) => done,
             other => {
-                let mut core = lock(&*self.core);
+                let mut core = self.core.lock();
                 supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
                 return other.map(|_| Outcome::NoRoom);
             }
@@ -314,7 +313,7 @@ impl Pool {
             self.look_whether_behind(marked);
         }
         st.learnt.fresh_starts.mapped_again += (moves.len() + supply.stocked.len()) as u64;
-        let (run, region) = commit(&mut lock(&*self.core), st, others, moves, order, (va, &run), (want, cut));
+        let (run, region) = commit(&mut self.core.lock(), st, others, moves, order, (va, &run), (want, cut));
         st.learnt.memo.note(want, run);
         self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
         if plan.moves.is_empty() {
@@ -328,7 +327,7 @@ impl Pool {
     /// marker for it, as an idle stream records none.
     fn supply(&self, want: Want, sizes: &[u64]) -> Result<Supply> {
         let largest = sizes.first().copied().unwrap_or(self.page);
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         let supply = core.stock.supply(sizes, self.page, largest, want.lane, &self.order);
         if supply.create.is_empty() || core.stock.bytes() == 0 {
             return Ok(supply);
@@ -346,7 +345,7 @@ impl Pool {
             self.order.context_passes_within(&*self.driver, self.options.patience)?;
         }
         self.order.poll(&*self.driver, lanes)?;
-        Ok(lock(&*self.core).stock.supply(sizes, self.page, largest, want.lane, &self.order))
+        Ok(self.core.lock().stock.supply(sizes, self.page, largest, want.lane, &self.order))
     }
 
     /// Takes addresses and maps everything a stitch needs there. Returns the addresses and the

@@ -7,7 +7,6 @@
 //! repeats is answered alike each time.
 
 use crate::base::size::human;
-use crate::base::sync::lock;
 use crate::pool::heap::{Heap, HeapState, State};
 use crate::pool::memory::{RunId, RunPart};
 use crate::pool::order::Tag;
@@ -31,7 +30,7 @@ impl Pool {
     /// region is returned.
     pub(crate) fn flip(&self, heap: &Heap, st: &mut HeapState, want: Want, behind: Option<u64>) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         if behind.is_some_and(|at| core.aliases.bounds(run).0 != at) {
             return None;
         }

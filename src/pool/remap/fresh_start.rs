@@ -4,7 +4,6 @@
 //! be created. Without that, a second run inherits large extents where it wants small ones, and the
 //! footprint creeps up.
 
-use crate::base::sync::lock;
 use crate::pool::heap::{Heap, HeapState};
 use crate::pool::remap::sources::{sources_in, take_out};
 use crate::pool::state::Pool;
@@ -26,7 +25,7 @@ impl Pool {
         st.drop_empty_slabs(&self.order, &self.index);
         let mut free: Vec<u32> = st.regions.ready_from(self.page).collect();
         free.sort_unstable_by_key(|&r| st.regions.get(r).addr);
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         for r in free {
             let g = st.regions.get(r);
             let Some(tiled) = st.extents.tiled(g.addr, g.end()) else { continue };

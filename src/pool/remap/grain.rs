@@ -10,7 +10,6 @@
 //! docs/adr/extent-sizes.md has the experiment.
 
 use crate::base::size::human;
-use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};
 use crate::pool::state::Pool;
 use crate::pool::types::Want;
@@ -71,7 +70,7 @@ impl Pool {
     /// Makes the grain finer if there is reason to, before a heap grows by `growth` bytes for a
     /// request that moving all it can does not meet.
     pub(crate) fn refine(&self, st: &mut HeapState, want: Want, growth: u64) {
-        let stock = lock(&*self.core).stock.bytes();
+        let stock = self.core.lock().stock.bytes();
         let after = st.extents.bytes() + growth;
         if st.learnt.buys
             || st.regions.ready_bytes() + stock < want.size

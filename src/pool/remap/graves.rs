@@ -1,6 +1,5 @@
 //! Graves: freed dedicated allocations the device may still be using, and giving their memory back.
 
-use crate::base::sync::lock;
 use crate::base::Result;
 use crate::pool::memory::Grave;
 use crate::pool::state::Pool;
@@ -10,7 +9,7 @@ impl Pool {
     /// released.
     pub(crate) fn release_graves(&self) -> Result<u64> {
         let lanes: std::collections::BTreeSet<u32> = {
-            let core = lock(&*self.core);
+            let core = self.core.lock();
             core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
         };
         if lanes.is_empty() {
@@ -18,7 +17,7 @@ impl Pool {
         }
         self.order.poll(&*self.driver, lanes)?;
         let mut ready: Vec<Grave> = Vec::new();
-        for g in lock(&*self.core).graves.values_mut() {
+        for g in self.core.lock().graves.values_mut() {
             if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
                 g.busy = true;
                 ready.push(g.clone());
@@ -29,7 +28,7 @@ impl Pool {
         for g in ready {
             // After a failure the others stay where they were.
             done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             let Some(grave) = core.graves.get_mut(&g.va) else { continue };
             grave.busy = false;
             if done.is_err() {

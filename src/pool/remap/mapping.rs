@@ -2,7 +2,6 @@
 //! undo: the addresses become zombies.
 
 use crate::base::size::human;
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::heap::Heap;
@@ -19,7 +18,7 @@ const REAP_BATCH: usize = 256;
 impl Pool {
     /// Gives the pool's addresses back at its end. None of them is mapped.
     pub(crate) fn give_up_addresses(&self) -> Result<()> {
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         // All are tried, even if one fails.
         let reservations = core.holes.roots().map(|(base, len)| (base, len + self.page));
         reservations.map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
@@ -31,7 +30,7 @@ impl Pool {
     pub(crate) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
         match self.find_addresses(place, len, align) {
             // Old addresses of moved extents may have used up the others.
-            Err(e) if e.status == Status::OutOfMemory && lock(&*self.core).aliases.dormant() > 0 => {
+            Err(e) if e.status == Status::OutOfMemory && self.core.lock().aliases.dormant() > 0 => {
                 self.reap()?;
                 self.find_addresses(place, len, align)
             }
@@ -40,7 +39,7 @@ impl Pool {
     }
 
     fn find_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         if let Some((start, kept)) = place {
             let taken = if kept > 0 { core.holes.take_kept(start, len, kept) } else { core.holes.take_at(start, len) };
             return Ok(taken.then_some(start));
@@ -89,7 +88,7 @@ impl Pool {
         let mut mapped = 0;
         let created = creates.iter().sum();
         if let Err(e) = self.claim(created) {
-            lock(&*self.core).holes.give(va, len);
+            self.core.lock().holes.give(va, len);
             return Err(e);
         }
         let done = (|| {
@@ -108,7 +107,7 @@ impl Pool {
         if let Err(e) = done {
             self.sub_mapped(created);
             if mapped < len {
-                lock(&*self.core).holes.give(va + mapped, len - mapped);
+                self.core.lock().holes.give(va + mapped, len - mapped);
             }
             // What cannot be undone now is put off, as zombies and orphans.
             let _ = self.undo_map(va, mapped);
@@ -119,7 +118,7 @@ impl Pool {
         }
         self.note_peak();
         if first_new < run.len() {
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             run[first_new..].iter_mut().for_each(|e| *e = core.aliases.add_extent(e.handle, e.size));
         }
         Ok(run)
@@ -132,7 +131,7 @@ impl Pool {
             return Ok(());
         }
         let done = self.driver.unmap(va, len);
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         match done {
             Ok(()) => core.holes.give(va, len),
             Err(_) => {
@@ -146,12 +145,12 @@ impl Pool {
     /// Drops a handle that the pool has no mapping for. If the driver refuses, it becomes an
     /// orphan, which is dropped later.
     pub(crate) fn drop_handle(&self, handle: PhysHandle) -> Result<()> {
-        self.driver.phys_release(handle).inspect_err(|_| lock(&*self.core).orphans.push(handle))
+        self.driver.phys_release(handle).inspect_err(|_| self.core.lock().orphans.push(handle))
     }
 
     /// Drops the handles that could not be dropped before.
     pub(crate) fn drop_orphans(&self) -> Result<()> {
-        let orphans = std::mem::take(&mut lock(&*self.core).orphans);
+        let orphans = std::mem::take(&mut self.core.lock().orphans);
         // All are tried, even if one fails.
         orphans.into_iter().map(|h| self.drop_handle(h)).fold(Ok(()), Result::and)
     }
@@ -161,15 +160,15 @@ impl Pool {
         if self.counters.zombie_bytes.load(Relaxed) == 0 {
             return Ok(());
         }
-        let mut zombies = std::mem::take(&mut lock(&*self.core).zombies);
+        let mut zombies = std::mem::take(&mut self.core.lock().zombies);
         while let Some(z) = zombies.pop() {
             if let Err(e) = self.driver.unmap(z.addr, z.size) {
                 zombies.push(z);
-                lock(&*self.core).zombies.append(&mut zombies);
+                self.core.lock().zombies.append(&mut zombies);
                 return Err(e);
             }
             self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
-            lock(&*self.core).holes.give(z.addr, z.size);
+            self.core.lock().holes.give(z.addr, z.size);
         }
         Ok(())
     }
@@ -179,11 +178,11 @@ impl Pool {
     pub(crate) fn unmap_claims(&self, claims: &[Unmapping]) -> Result<()> {
         for (i, &c) in claims.iter().enumerate() {
             if let Err(e) = self.driver.unmap(c.addr, c.size) {
-                let mut core = lock(&*self.core);
+                let mut core = self.core.lock();
                 claims[i..].iter().for_each(|&c| core.aliases.unclaim(c));
                 return Err(e);
             }
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             core.aliases.gone(c);
             core.holes.give(c.addr, c.size);
         }
@@ -196,7 +195,7 @@ impl Pool {
     pub(crate) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             // Too many, or more than half of all addresses.
             let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases.min(self.props.max_mappings));
             let crowded = core.aliases.dormant_bytes() > core.holes.totals().0 / 2;
@@ -216,7 +215,7 @@ impl Pool {
     /// Asks the device whether it has passed the last uses of dormant aliases.
     pub(crate) fn poll_aliases(&self) -> Result<()> {
         let lanes: BTreeSet<u32> = {
-            let core = lock(&*self.core);
+            let core = self.core.lock();
             core.aliases.waits(&self.order).map(|t| t.lane()).collect()
         };
         self.order.poll(&*self.driver, lanes)
@@ -226,7 +225,7 @@ impl Pool {
     pub(crate) fn reap(&self) -> Result<()> {
         self.reap_zombies()?;
         self.poll_aliases()?;
-        let (claims, _) = lock(&*self.core).aliases.claim_oldest(usize::MAX, &self.order);
+        let (claims, _) = self.core.lock().aliases.claim_oldest(usize::MAX, &self.order);
         self.unmap_claims(&claims)
     }
 }

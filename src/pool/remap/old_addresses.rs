@@ -6,7 +6,6 @@
 //! moved very much, it unmaps old addresses where they lie next to a free region that has much of
 //! the request. docs/adr/aliases.md has what this saves.
 
-use crate::base::sync::lock;
 use crate::pool::heap::{HeapState, State};
 use crate::pool::order::Order;
 use crate::pool::state::{Core, Pool};
@@ -40,7 +39,7 @@ impl Pool {
     /// if that place cannot be had.
     pub(crate) fn make_way(&self, at: u64, in_front: bool, len: u64) -> bool {
         let claims = {
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             if core.room_beside(at, in_front, len, Some(&self.order)) < len {
                 return false;
             }

@@ -31,7 +31,6 @@
 //!
 //! docs/adr/shared-heap.md has the experiment.
 
-use crate::base::sync::lock;
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked};
 use crate::pool::state::Pool;
@@ -57,7 +56,7 @@ impl Pool {
     /// Whether hardly any memory would be in other heaps once a request of `size` is met. Then it
     /// would move no less in the shared heap, and not find there what it had before.
     fn has_nearly_all(&self, st: &HeapState, size: u64) -> bool {
-        let own = st.extents.bytes() + lock(&*self.core).stock.bytes() + size;
+        let own = st.extents.bytes() + self.core.lock().stock.bytes() + size;
         let all = self.mapped_now() + size;
         all.saturating_sub(own) <= all / OF_OTHERS
     }
@@ -73,7 +72,7 @@ impl Pool {
     /// The shared heap, made now if there is none yet; `None` when there are too many heaps.
     fn make_shared_heap(&self) -> Option<&Heap> {
         if self.shared_heap().is_none() {
-            let _streams = lock(&*self.streams);
+            let _streams = self.streams.lock();
             if self.shared_heap().is_none() {
                 // It has no stream that could be named, so only the context vouches for it.
                 let heap = self.add_lane_and_heap(true, (StreamHandle::LEGACY, 0), false)?;

@@ -1,7 +1,6 @@
 //! Giving memory back to the driver.
 
 use crate::base::size::human;
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState};
@@ -103,7 +102,7 @@ impl Pool {
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let _changing = self.change();
         let _range = nvtx::range(c"trim", keep);
-        if self.mapped_now() > keep || lock(&*self.core).aliases.dormant() > 0 {
+        if self.mapped_now() > keep || self.core.lock().aliases.dormant() > 0 {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first, so that the marker covers their memory too.
             self.drop_empty_slabs();
@@ -114,7 +113,7 @@ impl Pool {
         self.reap()?;
         let released = self.release_free(keep)?;
         self.start_to_earn_anew();
-        if lock(&*self.core).stock.len() == 0 {
+        if self.core.lock().stock.len() == 0 {
             // What a heap has learnt about extents goes with the last of them.
             for heap in self.all_heaps() {
                 let mut st = heap.lock();
@@ -141,7 +140,7 @@ impl Pool {
             }
             heap.publish(&st);
         }
-        let stocked = lock(&*self.core).stock.take_unused();
+        let stocked = self.core.lock().stock.take_unused();
         let mut spare = (stocked + unused.iter().map(|u| u.1).sum::<u64>()).saturating_sub(keep);
         if spare < self.page {
             return Ok(graves);
@@ -189,9 +188,9 @@ impl Pool {
     /// Releases settled extents of the stock, at most `most` bytes, until no more than `keep` are
     /// mapped.
     fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
-        let lanes = lock(&*self.core).stock.lanes(&self.order);
+        let lanes = self.core.lock().stock.lanes(&self.order);
         self.order.poll(&*self.driver, lanes)?;
-        let stocked: Vec<Extent> = lock(&*self.core).stock.iter().map(|x| x.0).collect();
+        let stocked: Vec<Extent> = self.core.lock().stock.iter().map(|x| x.0).collect();
         let mut released = 0;
         for extent in stocked {
             if self.mapped_now() <= keep {
@@ -203,7 +202,7 @@ impl Pool {
             // An extent goes only once its old addresses are gone, or the driver would keep the
             // memory for them.
             let claims = {
-                let mut core = lock(&*self.core);
+                let mut core = self.core.lock();
                 match core.stock.tag(extent) {
                     Some(tag) if self.order.settled(tag) => {}
                     _ => continue,
@@ -213,7 +212,7 @@ impl Pool {
                 claims
             };
             let gone = self.unmap_claims(&claims).and_then(|()| self.driver.phys_release(extent.handle));
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             if let Err(e) = gone {
                 core.stock.put(extent, Tag::SETTLED);
                 return Err(e);
@@ -250,14 +249,14 @@ impl Pool {
     /// Releases an extent. Returns the bytes released: 0 if the device may still be using one of
     /// its old addresses.
     pub(crate) fn release_extent(&self, st: &mut HeapState, s: &Source) -> Result<u64> {
-        let claims = lock(&*self.core).aliases.claim_of(s.extent, &self.order);
+        let claims = self.core.lock().aliases.claim_of(s.extent, &self.order);
         let Some(claims) = claims else { return Ok(0) };
         self.unmap_claims(&claims)?;
         self.driver.unmap(s.addr, s.extent.size)?;
         take_out(st, s.region, (s.addr, s.end()));
         st.note_taken();
         {
-            let mut core = lock(&*self.core);
+            let mut core = self.core.lock();
             core.aliases.present_gone(s.extent);
             core.aliases.remove_extent(s.extent);
             core.holes.give(s.addr, s.extent.size);

@@ -5,7 +5,6 @@
 //! Dedicated memory is unmapped, and only its addresses are kept. The calls here block, and hold no
 //! lock while they wait.
 
-use crate::base::sync::lock;
 use crate::base::{Result, Status, StreamHandle};
 use crate::pool::calls::Found;
 use crate::pool::heap::{HeapState, Locked, Place};
@@ -40,7 +39,7 @@ impl Pool {
 
     /// Whether these addresses are kept.
     pub fn holds(&self, held: Held) -> bool {
-        let core = lock(&*self.core);
+        let core = self.core.lock();
         core.graves.values().any(|g| g.held && held == Held { va: g.va, bytes: g.reserved })
     }
 
@@ -153,7 +152,7 @@ impl Pool {
 
     /// Lets addresses that were held be handed out again, once nothing is mapped there.
     pub fn let_go(&self, held: Held) {
-        let mut core = lock(&*self.core);
+        let mut core = self.core.lock();
         let Some(grave) = core.graves.get_mut(&held.va).filter(|g| g.held) else { return };
         grave.held = false;
         if grave.mapped == 0 {

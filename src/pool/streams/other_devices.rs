@@ -16,7 +16,6 @@
 //! Lock order: the list of announced uses comes after a heap's lock and the core's; nothing is
 //! called under it.
 
-use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::wait_for_stream;
 use crate::pool::order::CONTEXT;
@@ -50,7 +49,7 @@ impl Pool {
 
     /// Notes a use on another device. Called under the lock that keeps the allocation alive.
     pub(crate) fn announce(&self, ptr: u64, source: RemoteStream) {
-        let mut announced = lock(&self.other_devices.announced);
+        let mut announced = self.other_devices.announced.lock();
         let sources = announced.entry(ptr).or_default();
         if !sources.contains(&source) {
             sources.push(source);
@@ -66,7 +65,7 @@ impl Pool {
             return;
         }
         let sources = {
-            let mut announced = lock(&self.other_devices.announced);
+            let mut announced = self.other_devices.announced.lock();
             let sources = announced.remove(&ptr);
             self.other_devices.count.store(announced.len() as u64, Relaxed);
             sources
@@ -82,7 +81,7 @@ impl Pool {
         if self.other_devices.count.load(Relaxed) == 0 {
             return Ok(());
         }
-        let sources = lock(&self.other_devices.announced).get(&ptr).cloned().unwrap_or_default();
+        let sources = self.other_devices.announced.lock().get(&ptr).cloned().unwrap_or_default();
         sources.iter().try_for_each(|s| self.follow_source(s))
     }
 

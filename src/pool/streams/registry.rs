@@ -8,7 +8,6 @@
 //! A stream has one heap until several threads that allocate on it keep meeting at its lock; then a
 //! thread that has met others often enough moves to another heap of the same stream.
 
-use crate::base::sync::lock;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::Heap;
 use crate::pool::state::{Key, Pool, StreamHeaps};
@@ -25,7 +24,7 @@ impl Pool {
     /// once.
     pub(crate) fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_HEAPS);
-        let mut streams = lock(&*self.streams);
+        let mut streams = self.streams.lock();
         let Some(entry) = streams.values_mut().find(|e| e.lane == heap.lane) else { return heap };
         if entry.heaps.len() < most {
             if let Some(new) = self.add_heap(heap.lane, false) {
@@ -40,7 +39,7 @@ impl Pool {
     /// The lane of a live stream, if the pool knows the stream and it is not being captured.
     pub(crate) fn registered_lane(&self, stream: StreamHandle) -> Option<u32> {
         let id = self.driver.stream_id(self.dev, stream).ok()?;
-        let lane = lock(&*self.streams).get(&Self::key(stream, id))?.lane;
+        let lane = self.streams.lock().get(&Self::key(stream, id))?.lane;
         (self.order.identity(lane) == id).then_some(lane)
     }
 
@@ -58,12 +57,12 @@ impl Pool {
 
     /// Adds a heap with a lane of its own, for captures. It has no stream yet.
     pub(crate) fn add_private_heap(&self) -> Result<&Heap> {
-        let _streams = lock(&*self.streams);
+        let _streams = self.streams.lock();
         self.add_lane_and_heap(true, (StreamHandle::LEGACY, 0), true).ok_or_else(|| self.too_many())
     }
 
     pub(crate) fn register_as(&self, key: Key, stream: StreamHandle, id: u64) -> Result<&Heap> {
-        let mut streams = lock(&*self.streams);
+        let mut streams = self.streams.lock();
         if let Some(entry) = streams.get(&key) {
             if self.order.identity(entry.lane) != id {
                 self.change_hands(entry, stream, id)?;

@@ -1,8 +1,7 @@
 //! The order in which a thread takes locks, checked in debug builds.
 
-use crate::base::sync::{Lockable, Mutex, MutexGuard};
+use crate::base::sync::{lock, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError};
 
 /// What a lock guards. A thread that waits for a lock holds none of the same rank or a later one. A
 /// lock that is only tried may be taken at any time, as that does not wait.
@@ -108,7 +107,7 @@ impl Drop for Held {
     }
 }
 
-/// A lock with a rank, for [`crate::base::sync::lock`].
+/// A lock with a rank.
 #[derive(Debug)]
 pub(crate) struct Ranked<T> {
     rank: Rank,
@@ -127,26 +126,17 @@ impl<T> Ranked<T> {
         Ranked { rank, mutex: Mutex::new(value) }
     }
 
+    /// Takes the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
+        let held = self.rank.wait();
+        RankedGuard { guard: lock(&self.mutex), _held: held }
+    }
+
     /// Takes the lock, perhaps while holding others of its rank or a later one: for a thread that
     /// takes all of them, one after the other, when no other thread ever has two.
     pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
-        RankedGuard { guard: crate::base::sync::lock(&self.mutex), _held: self.rank.taken() }
-    }
-}
-
-impl<T> Lockable for Ranked<T> {
-    type Guard<'a>
-        = RankedGuard<'a, T>
-    where
-        T: 'a;
-
-    #[inline]
-    fn take(&self) -> LockResult<Self::Guard<'_>> {
-        let held = self.rank.wait();
-        match self.mutex.lock() {
-            Ok(guard) => Ok(RankedGuard { guard, _held: held }),
-            Err(e) => Err(PoisonError::new(RankedGuard { guard: e.into_inner(), _held: held })),
-        }
+        RankedGuard { guard: lock(&self.mutex), _held: self.rank.taken() }
     }
 }
 
@@ -168,32 +158,31 @@ impl<T> DerefMut for RankedGuard<'_, T> {
 #[cfg(all(test, debug_assertions, not(loom)))]
 mod tests {
     use super::*;
-    use crate::base::sync::lock;
 
     #[test]
     fn locks_in_order_and_tried_ones_are_fine() {
         let (heap, core) = (Ranked::new(Rank::Heap, 1), Ranked::new(Rank::Core, 2));
-        let one = lock(&heap);
+        let one = heap.lock();
         let tried = Rank::Heap.taken();
-        let two = lock(&core);
+        let two = core.lock();
         assert_eq!((*one, *two), (1, 2));
         drop((one, tried, two));
-        drop(lock(&heap));
+        drop(heap.lock());
     }
 
     #[test]
     #[should_panic(expected = "waits for Heap")]
     fn a_lock_out_of_order_is_caught() {
         let (heap, core) = (Ranked::new(Rank::Heap, ()), Ranked::new(Rank::Core, ()));
-        let _core = lock(&core);
-        let _heap = lock(&heap);
+        let _core = core.lock();
+        let _heap = heap.lock();
     }
 
     #[test]
     #[should_panic(expected = "waits for Core")]
     fn two_of_one_rank_are_caught() {
         let (a, b) = (Ranked::new(Rank::Core, ()), Ranked::new(Rank::Core, ()));
-        let _a = lock(&a);
-        let _b = lock(&b);
+        let _a = a.lock();
+        let _b = b.lock();
     }
 }

@@ -5,7 +5,7 @@
 //! which decides every free, also decides whether an allocation is freed by its owner, by a
 //! finalizer or with its scope.
 
-use crate::base::sync::{lock, AtomicBool, AtomicU64};
+use crate::base::sync::{AtomicBool, AtomicU64};
 use crate::pool::types::ranks::{Rank, Ranked};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -106,7 +106,7 @@ impl Scope {
 
     /// Lets nothing join any more. `Pool::free_scope` finds everything that joined before.
     pub fn close(&self) {
-        let _st = lock(&self.state);
+        let _st = self.state.lock();
         self.closed.store(true, Release);
     }
 
@@ -129,7 +129,7 @@ impl Scope {
     /// Counts that are in no pool's lists (see `Pool::scope_counts`): of dedicated allocations, and
     /// of lists that are gone.
     pub fn past(&self) -> ScopeCounts {
-        let st = lock(&self.state);
+        let st = self.state.lock();
         let mut counts = st.past;
         counts.add(ScopeCounts { joined: st.dedicated_joined, left: st.dedicated_left });
         counts
@@ -152,7 +152,7 @@ impl Scope {
     /// Notes that a heap begins a list of its allocations of this scope. `false` when the scope is
     /// closed.
     pub(crate) fn add_heap(&self, pool: u64, heap: u32) -> bool {
-        let mut st = lock(&self.state);
+        let mut st = self.state.lock();
         let open = !self.is_closed();
         if open {
             st.heaps.push((pool, heap));
@@ -162,14 +162,14 @@ impl Scope {
 
     /// Notes that a list from [`Self::add_heap`] is gone; what it had counted stays known.
     pub(crate) fn remove_heap(&self, pool: u64, heap: u32, counts: ScopeCounts) {
-        let mut st = lock(&self.state);
+        let mut st = self.state.lock();
         st.heaps.retain(|&h| h != (pool, heap));
         st.past.add(counts);
     }
 
     /// Enters a dedicated allocation. `false` if the scope is closed.
     pub(crate) fn add_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) -> bool {
-        let mut st = lock(&self.state);
+        let mut st = self.state.lock();
         if self.is_closed() {
             return false;
         }
@@ -182,7 +182,7 @@ impl Scope {
 
     /// Removes a dedicated allocation.
     pub(crate) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
-        let mut st = lock(&self.state);
+        let mut st = self.state.lock();
         st.dedicated.remove(&(pool, id, addr));
         st.dedicated_left += 1;
         drop(st);
@@ -191,7 +191,7 @@ impl Scope {
 
     /// What this scope has in one pool.
     pub(crate) fn listed(&self, pool: u64) -> Listed {
-        let st = lock(&self.state);
+        let st = self.state.lock();
         Listed {
             heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
             dedicated: st.dedicated.range((pool, 0, 0)..=(pool, u64::MAX, u64::MAX)).map(|d| (d.2, d.1)).collect(),

@@ -82,21 +82,14 @@ impl Pool {
             return Ok(false);
         }
         self.bring_up_to_date(&mut st);
-        let freed = self.give_up(heap, &mut st, ptr, place, lane);
+        let freed = self.give_up(&mut st, ptr, place, lane);
         self.after_free(heap, st, freed, stream);
         Ok(true)
     }
 
     /// Takes a live block or object back in the order of `lane`, or if that is `None`, of the
     /// stream it was allocated on.
-    pub(crate) fn give_up(
-        &self,
-        heap: &Heap,
-        st: &mut HeapState,
-        ptr: u64,
-        place: Place,
-        lane: Option<u32>,
-    ) -> GivenUp {
+    pub(crate) fn give_up(&self, st: &mut HeapState, ptr: u64, place: Place, lane: Option<u32>) -> GivenUp {
         let mut users = st.take_users(ptr);
         self.bring_near(ptr, &mut users);
         // An old slab goes back as a whole, in the context's order, so its objects wait for no
@@ -113,10 +106,10 @@ impl Pool {
                 }
             }
             Place::Object { .. } => {
-                self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { heap.lane }))
+                self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { st.lane }))
             }
         };
-        let own = st.may_reuse(ptr) && (tag.lane() == heap.lane || old) && users.iter().all(|&u| u == heap.lane);
+        let own = st.may_reuse(ptr) && (tag.lane() == st.lane || old) && users.iter().all(|&u| u == st.lane);
         if own {
             st.take_back_own(place, || tag, &self.order, &self.index);
         } else if users.is_empty() {
@@ -172,7 +165,7 @@ impl Pool {
             st.settle(&self.order, &self.index);
         }
         if st.has_run_low() {
-            self.ran_low(heap, &mut st);
+            self.ran_low(&mut st);
         }
         heap.publish(&st);
         drop(st);
@@ -311,7 +304,7 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
         if st.has_run_low() {
-            self.ran_low(heap, &mut st);
+            self.ran_low(&mut st);
         }
         heap.publish(&st);
         // With one stream nobody waits for a marker. With more, one can be recorded only on a
@@ -335,9 +328,9 @@ impl Pool {
 
     /// For a heap of which [`HeapState::has_run_low`] is true.
     #[cold]
-    pub(crate) fn ran_low(&self, heap: &Heap, st: &mut HeapState) {
+    pub(crate) fn ran_low(&self, st: &mut HeapState) {
         st.regions.tidy();
-        self.maybe_start_afresh(heap, st);
+        self.maybe_start_afresh(st);
         st.low.note_reached(st.live_bytes, st.moves);
     }
 }

@@ -86,7 +86,7 @@ impl Pool {
         let size = self.whole_pages(bytes)?;
         let want = Want::new(size, GRANULE, (StreamHandle::LEGACY, heap.lane));
         st.learnt.ahead = true;
-        match self.stitch_or_grow(heap, &mut st, want)? {
+        match self.stitch_or_grow(&mut st, want)? {
             Some(r) => {
                 st.regions.make_ready(r, Tag::SETTLED);
                 heap.publish(&st);

@@ -2,7 +2,7 @@
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::{block_size, slab, Heap, HeapState, Place, GRANULE, MIN_SPLIT};
+use crate::pool::heap::{block_size, slab, HeapState, Place, GRANULE, MIN_SPLIT};
 use crate::pool::memory::SLOT;
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
@@ -79,8 +79,8 @@ impl Pool {
                 let block = st.regions.block(region);
                 let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
                 let lane = st.lane_here(me.lane);
-                let here = heap.lane == lane || self.is_shared(heap);
-                if here && self.resize(heap, &mut st, region, size, (stream, lane))? {
+                let here = heap.lane == lane || self.is_shared(heap.number);
+                if here && self.resize(&mut st, region, size, (stream, lane))? {
                     heap.publish(&st);
                     return Ok(Resized::Here);
                 }
@@ -128,7 +128,6 @@ impl Pool {
     /// Resizes a block where it is. Returns `false` if that is impossible.
     fn resize(
         &self,
-        heap: &Heap,
         st: &mut HeapState,
         region: u32,
         requested: u64,
@@ -148,7 +147,7 @@ impl Pool {
         }
         if size > old {
             let want = Want::new(size, GRANULE, (stream, lane));
-            let grown = self.grow_block(heap, st, region, want);
+            let grown = self.grow_block(st, region, want);
             if !matches!(grown, Ok(true)) {
                 // Back to the smaller size, which cannot fail.
                 let _ = st.resize_receipt(place, before);
@@ -161,7 +160,7 @@ impl Pool {
             if before_the_capture {
                 // A graph is launched at any time, not only after what its stream did before.
                 st.wait_for(rest, &[self.order.tag(CONTEXT)]);
-            } else if heap.lane == lane {
+            } else if st.lane == lane {
                 st.regions.make_ready(rest, self.order.tag(lane));
             } else {
                 st.wait_for(rest, &[self.order.tag(lane)]);

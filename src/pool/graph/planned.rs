@@ -2,7 +2,7 @@
 
 use crate::pool::heap::{StreamPart, GRANULE};
 use crate::pool::state::Pool;
-use crate::pool::types::{AllocRequest, NONE};
+use crate::pool::types::{AllocRequest, Want, NONE};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
@@ -20,7 +20,6 @@ impl Pool {
         };
         let cut = st.regions.cut(r, addr, size);
         st.note_taken();
-        let block = self.block(heap, &mut st, req, align);
-        Some(self.finish_block(heap, &mut st, cut, block, req))
+        Some(self.finish_block(heap, &mut st, cut, req, Want::new(size, align, (req.stream, heap.lane))))
     }
 }

@@ -85,7 +85,7 @@ mod tests {
         let mut play = |sizes: &[u64]| {
             memo.restart();
             let each = sizes.iter().map(|&size| {
-                memo.note(Want { size, align: 1, stream: StreamHandle::LEGACY, lane: 0, reach: 0 }, run);
+                memo.note(Want::new(size, 1, (StreamHandle::LEGACY, 0)), run);
                 memo.repeats()
             });
             each.collect::<Vec<_>>()

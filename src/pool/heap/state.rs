@@ -57,7 +57,7 @@ impl Heap {
             of_captures,
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            state: Lock::new(HeapState::new(number, lane, identity, page)),
+            state: Lock::new(HeapState { of_captures, ..HeapState::new(number, lane, identity, page) }),
         }
     }
 
@@ -78,11 +78,6 @@ impl Heap {
     /// Like [`Self::try_lock`], unless the heap's free memory is kept for graphs.
     pub(crate) fn try_lock_open(&self) -> Option<Locked<'_, HeapState>> {
         self.try_lock().filter(|st| st.private.is_none())
-    }
-
-    /// Whether it is an ordinary heap, neither for captures nor of a capture arena.
-    pub(crate) fn is_ordinary(&self, st: &HeapState) -> bool {
-        st.private.is_none() && !self.of_captures
     }
 
     /// Takes the lock and leaves the quick list as it is, to hand a block out or take one back.
@@ -166,6 +161,8 @@ pub(crate) struct HeapState {
     pub(crate) users: HashMap<u64, Vec<u32>>,
     /// Callers' tags of small objects that have one, by address.
     pub(crate) user_tags: HashMap<u64, u64>,
+    /// [`Heap::of_captures`].
+    pub(crate) of_captures: bool,
     pub(crate) learnt: Learnt,
     pub(crate) regions: Regions,
     pub(crate) slabs: Slabs,
@@ -192,6 +189,11 @@ pub(crate) struct HeapState {
 impl HeapState {
     pub(crate) fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
         HeapState { number, lane, identity, extents: Extents::of_pages(page), ..HeapState::default() }
+    }
+
+    /// Whether it is an ordinary heap, neither for captures nor of a capture arena.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        self.private.is_none() && !self.of_captures
     }
 
     /// A number that no other allocation of the process has, larger than this heap's earlier ones.

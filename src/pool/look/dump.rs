@@ -98,7 +98,7 @@ impl Pool {
             (About::Nothing, _) => String::new(),
         };
         let note = match heap.and_then(|n| self.heap(n)) {
-            Some(heap) if self.is_shared(heap) => format!("the shared heap, {note}"),
+            Some(heap) if self.is_shared(heap.number) => format!("the shared heap, {note}"),
             Some(heap) => format!("heap {}, {note}", heap.number),
             None => note,
         };

@@ -35,7 +35,7 @@
 //! The slack is the share of one heap and a part of each heap's least slack, and stock counts as
 //! mapped. Beyond the budget a heap moves its own free extents, and then others'.
 
-use crate::pool::heap::{Heap, HeapState};
+use crate::pool::heap::HeapState;
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -147,14 +147,14 @@ impl Pool {
 
     /// Bytes the budget of all heaps leaves for a growth, without what is in flight. No limit
     /// unless other heaps hold `size` free bytes in extents, or a part of that which is much.
-    pub(crate) fn budget(&self, heap: &Heap, st: &HeapState, size: u64) -> u64 {
-        if self.heap_count.load(Relaxed) < 2 || !heap.is_ordinary(st) {
+    pub(crate) fn budget(&self, st: &HeapState, size: u64) -> u64 {
+        if self.heap_count.load(Relaxed) < 2 || !st.is_ordinary() {
             return u64::MAX;
         }
         let live = self.live_now() + size;
         let peak = self.counters.most_live.fetch_max(live, Relaxed).max(live);
         let (mut heaps, mut free) = (1, 0);
-        for of_other in self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)) {
+        for of_other in self.others_with(st.number, self.page).map(|h| h.free.load(Relaxed)) {
             heaps = (heaps + 1).min(MOST_FLOORS);
             free += of_other;
         }
@@ -171,9 +171,9 @@ impl Pool {
 
     /// Freed bytes the device is not known to have passed. All free bytes of a heap that cannot be
     /// looked at count.
-    pub(crate) fn in_flight(&self, heap: &Heap, st: &HeapState, reach: usize) -> u64 {
+    pub(crate) fn in_flight(&self, st: &HeapState, reach: usize) -> u64 {
         let of_others = self
-            .others_with(heap, self.page)
+            .others_with(st.number, self.page)
             .take(reach)
             .map(|other| other.try_lock_open().map_or(other.free.load(Relaxed), |st| st.in_flight(&self.order)));
         st.in_flight(&self.order) + of_others.sum::<u64>()

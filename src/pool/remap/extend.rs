@@ -7,7 +7,7 @@
 use crate::base::size::{human, MIB};
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
-use crate::pool::heap::{Heap, HeapState, State, SMALL_HEAP};
+use crate::pool::heap::{HeapState, State, SMALL_HEAP};
 use crate::pool::memory::{Extent, RunId, Supply};
 use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
@@ -54,10 +54,10 @@ enum Outcome {
 impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not
     /// suffice within the limit and the device.
-    pub(crate) fn stitch_or_grow(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
-        if let Err(e) = self.reap_surplus(heap, want.stream) {
+    pub(crate) fn stitch_or_grow(&self, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
+        if let Err(e) = self.reap_surplus(st.lane, want.stream) {
             // Old addresses that stay a little longer are no reason to refuse memory.
-            self.say(|| format!("heap {}: old addresses not unmapped: {}", heap.number, e.message));
+            self.say(|| format!("heap {}: old addresses not unmapped: {}", st.number, e.message));
         }
         st.learnt.gives_up = self.gives_up_old_addresses(st);
         if st.learnt.gives_up {
@@ -66,31 +66,31 @@ impl Pool {
         }
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
-            if let Outcome::Done(cut) = self.stitch_at(heap, st, want, anchor)? {
+            if let Outcome::Done(cut) = self.stitch_at(st, want, anchor)? {
                 if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align)) {
                     return Ok(Some(r));
                 }
             }
         }
-        match self.stitch_at(heap, st, want, None)? {
+        match self.stitch_at(st, want, None)? {
             Outcome::Done(Some(cut)) => Ok(Some(cut)),
             _ => Ok(st.cut_for(want.size, want.align)),
         }
     }
 
     /// One try at a place. `Done` even if memory does not suffice.
-    fn stitch_at(&self, heap: &Heap, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
+    fn stitch_at(&self, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
         let exchanged = self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
         // Before other heaps' locks are taken, because it looks into those heaps.
-        let mut room = self.room(heap, st, want);
+        let mut room = self.room(st, want);
         // What was given back is created again; it is no reason to take other heaps' memory.
         let lacks = need.saturating_sub(exchanged);
-        let (mut sources, mut others) = self.gather(heap, st, anchor, (lacks, want), false)?;
+        let (mut sources, mut others) = self.gather(st, anchor, (lacks, want), false)?;
         // A graph is not launched behind what its stream waits for now.
-        let mut may_wait = self.options.wait && !heap.of_captures;
+        let mut may_wait = self.options.wait && !st.of_captures;
         let mut reaped = false;
         let movable = bytes_of(&sources) + self.core.lock().stock.bytes();
         if lacks > movable {
@@ -108,13 +108,13 @@ impl Pool {
                     return Ok(Outcome::Done(None));
                 }
                 drop(std::mem::take(&mut others));
-                (sources, others) = self.gather(heap, st, anchor, (need, Want { reach: usize::MAX, ..want }), true)?;
+                (sources, others) = self.gather(st, anchor, (need, Want { reach: usize::MAX, ..want }), true)?;
                 continue;
             };
             // New memory goes behind the last new memory, so that a heap that only grows is one
             // span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
-            match self.carry_out(heap, st, &mut others, behind, &sources, &plan, (want, true)) {
+            match self.carry_out(st, &mut others, behind, &sources, &plan, (want, true)) {
                 Ok(Outcome::Done(cut)) => break cut,
                 Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
@@ -174,16 +174,15 @@ impl Pool {
     /// marker covers.
     fn gather<'a>(
         &'a self,
-        me: &Heap,
-        st: &HeapState,
+        me: &HeapState,
         anchor: Option<Anchor>,
         (need, want): (u64, Want),
         unsettled: bool,
     ) -> Result<(Vec<Source>, Others<'a>)> {
-        let mut sources = self.sources(st, anchor.map(|a| a.region), |_| true);
+        let mut sources = self.sources(me, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have = bytes_of(&sources);
-        for other in self.others_with(me, self.page).take(want.reach) {
+        for other in self.others_with(me.number, self.page).take(want.reach) {
             if have >= need {
                 break;
             }
@@ -216,7 +215,7 @@ impl Pool {
 
     /// How much may be created for a request. The slack is the heap's own and counts from its last
     /// fresh start, so that work that repeats is decided alike each time.
-    fn room(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Room {
+    fn room(&self, st: &mut HeapState, want: Want) -> Room {
         let size = want.size;
         // For this heap, memory that waits for another stream is in use.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
@@ -230,8 +229,8 @@ impl Pool {
         let more = |slack: u64| (st.learnt.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = self.core.lock().stock.bytes();
         let (cheap, floor) = (more(slack), more(floor));
-        let all = match self.budget(heap, st, size) {
-            left if left < cheap.max(floor) => left.saturating_add(self.in_flight(heap, st, want.reach)),
+        let all = match self.budget(st, size) {
+            left if left < cheap.max(floor) => left.saturating_add(self.in_flight(st, want.reach)),
             left => left,
         };
         Room { hard: self.creatable().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) }
@@ -240,7 +239,6 @@ impl Pool {
     #[allow(clippy::too_many_arguments)]
     fn carry_out(
         &self,
-        heap: &Heap,
         st: &mut HeapState,
         others: &mut Others<'_>,
         anchor: Option<Anchor>,
@@ -253,8 +251,8 @@ impl Pool {
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let remapped = bytes_of(moves.iter().copied());
         let mut waited = false;
-        for s in moves.iter().filter(|s| s.heap != heap.number) {
-            if !self.usable(s.tag, heap, want.lane) {
+        for s in moves.iter().filter(|s| s.heap != st.number) {
+            if !self.usable(s.tag, st, want.lane) {
                 waited = true;
                 if !self.order.wait(&*self.driver, s.tag, want.stream)? {
                     return Err(Error::internal("memory of unknown order was chosen for a stitch"));
@@ -263,8 +261,8 @@ impl Pool {
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot
         // tell.
-        let may_share = self.heap_count.load(Relaxed) > 1 && heap.is_ordinary(st);
-        let tells = may_share && (!moves.is_empty() || self.is_shared(heap));
+        let may_share = self.heap_count.load(Relaxed) > 1 && st.is_ordinary();
+        let tells = may_share && (!moves.is_empty() || self.is_shared(st.number));
         let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
         let supply = self.supply(want, &plan.creates)?;
         let created = supply.create.iter().sum::<u64>();
@@ -299,12 +297,12 @@ impl Pool {
             };
             format!(
                 "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
-                heap.number,
+                st.number,
                 human(run_bytes),
                 human(want.size),
             )
         });
-        let own = moves.iter().filter(|s| s.heap == heap.number).count();
+        let own = moves.iter().filter(|s| s.heap == st.number).count();
         st.count_moves(moves.len() as u64, own as u64);
         st.learnt.remapped += remapped;
         self.counters.remapped.fetch_add(remapped, Relaxed);
@@ -371,14 +369,14 @@ impl Pool {
 
     /// Maps more directly behind a live block until it has the bytes wanted. `false` if the
     /// addresses there, or the memory, cannot be had.
-    pub(crate) fn grow_block(&self, heap: &Heap, st: &mut HeapState, r: u32, want: Want) -> Result<bool> {
+    pub(crate) fn grow_block(&self, st: &mut HeapState, r: u32, want: Want) -> Result<bool> {
         let g = st.regions.get(r);
         let (next, end, size) = (g.next, g.end(), want.size);
         let lacks = Want { size: size - g.size, ..want };
         let next_ready = st.regions.get(next).state == State::Ready;
         let (gain, tail_end) =
             if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
-        if gain < lacks.size && self.flip(heap, st, lacks, Some(tail_end)).is_none() {
+        if gain < lacks.size && self.flip(st, lacks, Some(tail_end)).is_none() {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (lacks.size - gain).next_multiple_of(self.page);
             let (addresses, kept) = self.addresses_behind(st, tail_end);
@@ -388,7 +386,7 @@ impl Pool {
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain, old: false };
             let sources = self.sources(st, Some(anchor.region), |_| true);
-            let room = self.room(heap, st, Want { size: need, ..want });
+            let room = self.room(st, Want { size: need, ..want });
             // Otherwise a block that grows by little each time would be made of pages.
             let only_grows = sources.is_empty() && st.private.is_none() && need <= SMALL_GROWTH;
             let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, room) {
@@ -398,7 +396,7 @@ impl Pool {
             let Some(plan) = plan(need, self.page, largest, &sources, room) else {
                 return Ok(false);
             };
-            match self.carry_out(heap, st, &mut Others::new(), Some(anchor), &sources, &plan, (lacks, false)) {
+            match self.carry_out(st, &mut Others::new(), Some(anchor), &sources, &plan, (lacks, false)) {
                 Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::NoRoom) => return Ok(false),
                 Err(e) if e.status == Status::OutOfMemory => return Ok(false),

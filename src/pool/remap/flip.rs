@@ -7,7 +7,7 @@
 //! repeats is answered alike each time.
 
 use crate::base::size::human;
-use crate::pool::heap::{Heap, HeapState, State};
+use crate::pool::heap::{HeapState, State};
 use crate::pool::memory::{RunId, RunPart};
 use crate::pool::order::Tag;
 use crate::pool::remap::sources::take_out;
@@ -28,27 +28,27 @@ impl Pool {
     /// the request's own region, live. With `behind`, the request is what a block lacks: the run
     /// must begin there, where the ready memory behind the block ends. It becomes ready, and its
     /// region is returned.
-    pub(crate) fn flip(&self, heap: &Heap, st: &mut HeapState, want: Want, behind: Option<u64>) -> Option<u32> {
+    pub(crate) fn flip(&self, st: &mut HeapState, want: Want, behind: Option<u64>) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = self.core.lock();
         if behind.is_some_and(|at| core.aliases.bounds(run).0 != at) {
             return None;
         }
-        let free = self.look_at(&mut core, heap, st, run, want)?;
+        let free = self.look_at(&mut core, st, run, want)?;
         let cut = Some(want).filter(|_| behind.is_none());
-        let region = self.bring_back(&mut core, heap, st, run, free, cut);
+        let region = self.bring_back(&mut core, st, run, free, cut);
         st.learnt.memo.followed(want);
         Some(region)
     }
 
     /// Whether a run can be taken back for a request. If so, the parts kept for it are up to date.
-    fn look_at(&self, core: &mut Core, heap: &Heap, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
+    fn look_at(&self, core: &mut Core, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
-        let mut found = self.free_parts(core, heap, st, run, want, &mut parts);
+        let mut found = self.free_parts(core, st, run, want, &mut parts);
         if found.is_none() {
             // The extents may have moved since.
             parts = core.aliases.look_up(run);
-            found = self.free_parts(core, heap, st, run, want, &mut parts);
+            found = self.free_parts(core, st, run, want, &mut parts);
         }
         core.aliases.keep(run, parts);
         found
@@ -56,15 +56,7 @@ impl Pool {
 
     /// Takes back a run that [`Self::look_at`] has found free, and cuts the request out, if any.
     /// Returns the request's region, or else that of the run, which is ready.
-    fn bring_back(
-        &self,
-        core: &mut Core,
-        heap: &Heap,
-        st: &mut HeapState,
-        run: RunId,
-        free: Free,
-        want: Option<Want>,
-    ) -> u32 {
+    fn bring_back(&self, core: &mut Core, st: &mut HeapState, run: RunId, free: Free, want: Option<Want>) -> u32 {
         let Free { moved, order } = free;
         let parts = core.aliases.kept(run);
         let (start, end, len) = core.aliases.bounds(run);
@@ -78,7 +70,7 @@ impl Pool {
         self.say(|| {
             format!(
                 "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
-                heap.number,
+                st.number,
                 human(end - start),
                 human(want.map_or(end - start, |w| w.size)),
                 len as u64 - moved,
@@ -106,15 +98,7 @@ impl Pool {
 
     /// Looks for all of a run in free regions of this heap and in stock, with room for the request.
     /// Updates the regions that `parts` name.
-    fn free_parts(
-        &self,
-        core: &Core,
-        heap: &Heap,
-        st: &HeapState,
-        run: RunId,
-        want: Want,
-        parts: &mut [RunPart],
-    ) -> Option<Free> {
+    fn free_parts(&self, core: &Core, st: &HeapState, run: RunId, want: Want, parts: &mut [RunPart]) -> Option<Free> {
         let (addr, end, _) = core.aliases.bounds(run);
         // What is free right in front of the run and right behind it counts too.
         let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
@@ -130,7 +114,7 @@ impl Pool {
                 for extent in core.aliases.extents(run, p) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}
-                        Some(t) if self.order.own(t, heap.lane) => order = order.later(t),
+                        Some(t) if self.order.own(t, st.lane) => order = order.later(t),
                         _ => return None,
                     }
                 }

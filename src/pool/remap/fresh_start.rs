@@ -4,7 +4,7 @@
 //! be created. Without that, a second run inherits large extents where it wants small ones, and the
 //! footprint creeps up.
 
-use crate::pool::heap::{Heap, HeapState};
+use crate::pool::heap::HeapState;
 use crate::pool::remap::sources::{sources_in, take_out};
 use crate::pool::state::Pool;
 
@@ -12,7 +12,7 @@ impl Pool {
     /// Starts a heap that has run low afresh, if it has moved enough extents and that has paid:
     /// puts its wholly free extents into the stock. What is in use, or waits for another stream,
     /// stays where it is. The caller publishes.
-    pub(crate) fn maybe_start_afresh(&self, heap: &Heap, st: &mut HeapState) {
+    pub(crate) fn maybe_start_afresh(&self, st: &mut HeapState) {
         // A small heap that runs short keeps what it has: it was given enough room to move no more.
         if st.private.is_some()
             || (self.options.slack_floor > 0 && st.runs_short())
@@ -20,7 +20,7 @@ impl Pool {
         {
             return;
         }
-        self.say(|| format!("heap {} has run low and starts afresh after {} moves", heap.number, st.moves));
+        self.say(|| format!("heap {} has run low and starts afresh after {} moves", st.number, st.moves));
         st.low.start_afresh(st.extents.bytes());
         st.drop_empty_slabs(&self.order, &self.index);
         let mut free: Vec<u32> = st.regions.ready_from(self.page).collect();

@@ -1,9 +1,7 @@
 //! Allocation from one locked heap: a small object or a block, from ready memory or by search.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{
-    block_size, slab, Block, Heap, HeapState, Locked, Place, Taken, GRANULE, NO_MEMBER, SMALL_MAX,
-};
+use crate::pool::heap::{block_size, slab, Heap, HeapState, Locked, Place, Taken, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
 use crate::pool::state::Pool;
@@ -30,8 +28,7 @@ impl Pool {
         }
         let want = Want::new(block_size(req.size)?, align.max(GRANULE), (req.stream, heap.lane));
         if let Some(r) = st.take_region(want.size, want.align) {
-            let block = self.block(heap, &mut st, req, want.align);
-            return Ok(self.finish_block(heap, &mut st, r, block, req));
+            return Ok(self.finish_block(heap, &mut st, r, req, want));
         }
         self.malloc_large_slow(heap, st, want, req)
     }
@@ -44,21 +41,6 @@ impl Pool {
         st.admit(req, Place::Object { slab, number }, self.number);
         heap.publish(st);
         Some(addr)
-    }
-
-    /// The facts to keep about a new block.
-    #[inline(always)]
-    pub(crate) fn block(&self, heap: &Heap, st: &mut HeapState, req: &AllocRequest, align: u64) -> Block {
-        Block {
-            requested: req.size,
-            id: st.new_id(),
-            tag: req.tag,
-            stream: req.stream,
-            stream_id: self.order.identity(heap.lane),
-            lane: heap.lane,
-            member: NO_MEMBER,
-            align,
-        }
     }
 
     #[cold]
@@ -75,7 +57,7 @@ impl Pool {
             return Ok(addr);
         }
         let want = Want::new(slab::slab_size(class), SLOT, (req.stream, heap.lane));
-        let (mut st, region) = match self.find_region(heap, st, want, req, None) {
+        let (mut st, region) = match self.find_region(heap, st, want, req) {
             Ok(answer) => answer.own()?,
             Err(e) if e.status == Status::OutOfMemory => {
                 // Less than a slab may be left, and other heaps lend blocks but no slabs.
@@ -98,12 +80,10 @@ impl Pool {
         want: Want,
         req: &AllocRequest,
     ) -> Result<u64> {
-        let block = self.block(heap, &mut st, req, want.align);
         self.poll_and_settle(&mut st)?;
-        let (mut st, region) = match self.find_region(heap, st, want, req, Some(block))? {
-            Answer::Region(st, region) => (st, region),
-            Answer::Block(addr) => return Ok(addr),
-        };
-        Ok(self.finish_block(heap, &mut st, region, block, req))
+        match self.find_region(heap, st, Want { for_block: true, ..want }, req)? {
+            Answer::Region(mut st, r) => Ok(self.finish_block(heap, &mut st, r, req, want)),
+            Answer::Block(addr) => Ok(addr),
+        }
     }
 }

@@ -4,7 +4,6 @@
 use crate::base::size::human;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
-use crate::pool::heap::Heap;
 use crate::pool::memory::{Extent, Unmapping};
 use crate::pool::state::{Pool, Zombie};
 use crate::pool::types::too_large;
@@ -190,9 +189,9 @@ impl Pool {
     }
 
     /// Unmaps some dormant aliases if there are more than the pool keeps: the longest unused that
-    /// the device has passed. If it has not passed some of the caller's own stream, that stream
+    /// the device has passed. If it has not passed some of the stream of `lane`, that stream
     /// gets a marker, and they go another time.
-    pub(crate) fn reap_surplus(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn reap_surplus(&self, lane: u32, stream: StreamHandle) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {
             let mut core = self.core.lock();
@@ -205,8 +204,8 @@ impl Pool {
             core.aliases.claim_oldest(surplus.max(REAP_BATCH), &self.order)
         };
         let done = self.unmap_claims(&claims);
-        if waits.iter().any(|&t| t.lane() == heap.lane && !self.order.marked(t)) {
-            self.order.mark(&*self.driver, heap.lane, stream)?;
+        if waits.iter().any(|&t| t.lane() == lane && !self.order.marked(t)) {
+            self.order.mark(&*self.driver, lane, stream)?;
         }
         self.order.poll(&*self.driver, waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
         done

@@ -5,7 +5,7 @@
 //! locks, their threads' time, and questions to the device.
 
 use crate::base::Result;
-use crate::pool::heap::{Backoff, Block, Heap, HeapState};
+use crate::pool::heap::{Backoff, Heap, HeapState};
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -36,28 +36,21 @@ impl Pool {
     /// Moves whole extents that hold the request from another heap's free memory into this heap,
     /// where they are: nothing is mapped or unmapped. Takes memory of the same stream, or that the
     /// device has passed, which may be asked first. Returns whether it found any.
-    fn adopt(
-        &self,
-        me: &Heap,
-        st: &mut HeapState,
-        want: Want,
-        how: Adoption,
-        which: impl Fn(&Heap) -> bool,
-    ) -> Result<bool> {
-        for other in self.others_with(me, want.size).filter(|h| which(h)).take(want.reach) {
+    fn adopt(&self, st: &mut HeapState, want: Want, how: Adoption, which: impl Fn(&Heap) -> bool) -> Result<bool> {
+        for other in self.others_with(st.number, want.size).filter(|h| which(h)).take(want.reach) {
             let Some(mut from) = other.try_lock_open() else { continue };
             // A capture takes settled memory only, and a slab's last use has seldom settled.
-            if from.live_bytes == 0 && !me.of_captures {
+            if from.live_bytes == 0 && !st.of_captures {
                 from.drop_empty_slabs(&self.order, &self.index);
             }
             let most = match how {
                 Adoption::AfterAsking => {
-                    self.refresh(other, &mut from, want)?;
+                    self.refresh(&mut from, want)?;
                     u64::MAX
                 }
                 Adoption::Known => self.lacks(st, want.size).max(from.regions.ready_bytes() / MODEST_SHARE),
             };
-            let run = self.whole_run(me, &from, want).filter(|&(_, (start, end))| end - start <= most);
+            let run = self.whole_run(st, &from, want).filter(|&(_, (start, end))| end - start <= most);
             if let Some((region, run)) = run {
                 self.hand_on(&mut from, st, region, run);
             }
@@ -69,9 +62,9 @@ impl Pool {
         Ok(false)
     }
 
-    /// Where neighbouring extents in one usable free region of a heap hold the request, with the
+    /// Where neighbouring extents in one usable free region of another heap hold the request, with the
     /// fewest bytes: the region, and from where to where.
-    fn whole_run(&self, me: &Heap, st: &HeapState, want: Want) -> Option<(u32, (u64, u64))> {
+    fn whole_run(&self, me: &HeapState, st: &HeapState, want: Want) -> Option<(u32, (u64, u64))> {
         let mut best: Option<(u32, (u64, u64))> = None;
         let bytes = |&(_, (start, end)): &(u32, (u64, u64))| end - start;
         // Nothing smaller holds an extent.
@@ -99,50 +92,35 @@ impl Pool {
     }
 
     /// Takes other heaps' free memory with no question to the device: whole extents, if the heap
-    /// lacks them, or else, with a `block`, a single block, which stays the other heap's.
-    pub(crate) fn take_known(
-        &self,
-        heap: &Heap,
-        st: &mut HeapState,
-        want: Want,
-        block: Option<Block>,
-        req: &AllocRequest,
-    ) -> Result<Option<Obtained>> {
+    /// lacks them, or else a single block, if that will do, which stays the other heap's.
+    pub(crate) fn take_known(&self, st: &mut HeapState, want: Want, req: &AllocRequest) -> Result<Option<Obtained>> {
         if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || !st.vain.borrowing.try_now() {
             return Ok(None);
         }
-        let adopted = self.adopt(heap, st, want, Adoption::Known, |_| true)?;
+        let adopted = self.adopt(st, want, Adoption::Known, |_| true)?;
         let region = if adopted { st.cut_for(want.size, want.align) } else { None };
         let taken = match region {
             Some(r) => Some(Obtained::Region(r)),
-            None => block.and_then(|b| self.borrow(heap, st, want, b, req)).map(Obtained::Block),
+            None => self.borrow(st, want, req).map(Obtained::Block),
         };
         st.vain.borrowing.ended(taken.is_some());
         Ok(taken)
     }
 
-    /// Borrows a block of another heap's free memory: settled, or freed there by this very stream.
-    pub(crate) fn borrow(
-        &self,
-        me: &Heap,
-        mine: &HeapState,
-        want: Want,
-        block: Block,
-        req: &AllocRequest,
-    ) -> Option<u64> {
-        if mine.private.is_some() {
+    /// Borrows a block of another heap's free memory, if the request is for one: settled, or freed
+    /// there by this very stream.
+    pub(crate) fn borrow(&self, me: &HeapState, want: Want, req: &AllocRequest) -> Option<u64> {
+        if !want.for_block || me.private.is_some() {
             return None;
         }
-        self.others_with(me, want.size).take(want.reach).find_map(|other| {
+        self.others_with(me.number, want.size).take(want.reach).find_map(|other| {
             let mut st = other.try_lock_open()?;
             let known = st.cut_where(want.size, want.align, |r| self.usable(r.tag, me, want.lane));
             let r = known.or_else(|| match me.of_captures {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
             })?;
-            // Ids of one heap tell which of two neighbours is newer.
-            let block = Block { id: st.new_id(), ..block };
-            Some(self.finish_block(other, &mut st, r, block, req))
+            Some(self.finish_block(other, &mut st, r, req, want))
         })
     }
 
@@ -177,19 +155,20 @@ impl Pool {
 
     /// Looks into other heaps for whole extents, but not into other streams' heaps if that has been
     /// in vain of late: it takes their locks, their threads' time, and questions to the device.
-    pub(crate) fn take_over(&self, heap: &Heap, st: &mut HeapState, want: Want) -> Result<bool> {
+    pub(crate) fn take_over(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         if self.heap_count.load(Relaxed) < 2 {
             return Ok(false);
         }
         if st.private.is_some() {
             // It takes over, where it is, only what earlier captures left. Anything else is mapped
             // into its own range of addresses.
-            return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.of_captures);
+            return self.adopt(st, want, Adoption::AfterAsking, |other| other.of_captures);
         }
         if !st.vain.others.try_now() {
-            return self.adopt(heap, st, want, Adoption::AfterAsking, |other| other.lane == heap.lane);
+            let lane = st.lane;
+            return self.adopt(st, want, Adoption::AfterAsking, |other| other.lane == lane);
         }
-        let found = self.adopt(heap, st, want, Adoption::AfterAsking, |_| true)?;
+        let found = self.adopt(st, want, Adoption::AfterAsking, |_| true)?;
         st.vain.others.ended(found);
         Ok(found)
     }
@@ -205,18 +184,16 @@ impl Pool {
     /// passed the marker: with many heaps, to look into them takes as long as to move it.
     pub(crate) fn look_around(
         &self,
-        heap: &Heap,
         st: &mut HeapState,
         mut want: Want,
-        block: Option<Block>,
         req: &AllocRequest,
     ) -> Result<Option<Obtained>> {
         if st.private.is_some() {
             return Ok(None);
         }
-        let shared = self.is_shared(heap);
-        let elsewhere = self.others_with(heap, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
-        let over = self.budget(heap, st, want.size) < want.size;
+        let shared = self.is_shared(st.number);
+        let elsewhere = self.others_with(st.number, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
+        let over = self.budget(st, want.size) < want.size;
         let a_lot = match over {
             _ if shared => want.size.saturating_sub(st.waiting_bytes),
             true => MUCH_ELSEWHERE,
@@ -233,15 +210,15 @@ impl Pool {
             want.reach = usize::MAX;
         }
         self.poll_and_settle(st)?;
-        for other in self.others_with(heap, self.page).take(want.reach) {
+        for other in self.others_with(st.number, self.page).take(want.reach) {
             let Some(mut of_other) = other.try_lock_open() else { continue };
-            self.refresh(other, &mut of_other, want)?;
+            self.refresh(&mut of_other, want)?;
             if shared {
                 self.take_settled(st, &mut of_other);
             }
             // There may be a hundred heaps: the first that has enough will do.
             let enough = !shared
-                && of_other.regions.find(want.size, want.align, |r| self.usable(r.tag, heap, want.lane)).is_some();
+                && of_other.regions.find(want.size, want.align, |r| self.usable(r.tag, st, want.lane)).is_some();
             other.publish(&of_other);
             if enough {
                 break;
@@ -251,7 +228,7 @@ impl Pool {
             Some(r) => Some(Obtained::Region(r)),
             None => {
                 st.vain.borrowing = Backoff::default();
-                self.take_known(heap, st, want, block, req)?
+                self.take_known(st, want, req)?
             }
         };
         if ask {

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Heap, HeapState};
+use crate::pool::heap::HeapState;
 use crate::pool::order::Tag;
 use crate::pool::state::Pool;
 use crate::pool::types::Want;
@@ -43,18 +43,18 @@ impl Pool {
 
     /// Brings what is known about another heap up to date. Its stream may be gone, so nothing is
     /// recorded on it, unless it is the legacy stream, which always lives.
-    pub(crate) fn refresh(&self, other: &Heap, st: &mut HeapState, want: Want) -> Result<()> {
-        self.ask_for_markers(st, want)?;
-        let unmarked = |r| !self.order.marked(st.regions.get(r).tag);
-        if other.lane != want.lane && st.regions.ready_from(self.page).any(unmarked) {
+    pub(crate) fn refresh(&self, other: &mut HeapState, want: Want) -> Result<()> {
+        self.ask_for_markers(other, want)?;
+        let unmarked = |r| !self.order.marked(other.regions.get(r).tag);
+        if other.lane != want.lane && other.regions.ready_from(self.page).any(unmarked) {
             if self.order.stream(other.lane) == StreamHandle::LEGACY {
                 self.order.mark(&*self.driver, other.lane, StreamHandle::LEGACY)?;
             } else {
                 self.order.ask_for_marker(other.lane);
             }
         }
-        self.order.poll(&*self.driver, st.waits_for().chain([other.lane]))?;
-        st.settle(&self.order, &self.index);
+        self.order.poll(&*self.driver, other.waits_for().chain([other.lane]))?;
+        other.settle(&self.order, &self.index);
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! then after giving back free memory of every heap → out of memory.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Block, Heap, HeapState, Locked, Vain};
+use crate::pool::heap::{Heap, HeapState, Locked, Vain};
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -41,7 +41,7 @@ impl Obtained {
 
 impl Pool {
     /// A live region for a request that the thread's heap had no object or block for. Tries its own
-    /// free memory, runs that are still mapped, other heaps' memory (with a `block`, also by
+    /// free memory, runs that are still mapped, other heaps' memory (for a block, also by
     /// borrowing), and then stitching and growing. Before it gives up, waits for the device and
     /// gives free memory back everywhere.
     pub(crate) fn find_region<'a>(
@@ -50,13 +50,12 @@ impl Pool {
         mut st: Locked<'a, HeapState>,
         mut want: Want,
         req: &AllocRequest,
-        block: Option<Block>,
     ) -> Result<Answer<'a>> {
         for attempt in 0.. {
             if let Some(r) = st.cut_for(want.size, want.align) {
                 return Ok(Answer::Region(st, r));
             }
-            if let Some(r) = self.flip(heap, &mut st, want, None) {
+            if let Some(r) = self.flip(&mut st, want, None) {
                 return Ok(Answer::Region(st, r));
             }
             if attempt > 0 {
@@ -64,21 +63,19 @@ impl Pool {
                 st.vain = Vain::default();
                 want.reach = usize::MAX;
             }
-            if self.is_shared(heap) {
+            if self.is_shared(heap.number) {
                 if let Some(r) = st.take_waiting_of(want.lane, want.size, want.align, &self.order) {
                     return Ok(Answer::Region(st, r));
                 }
             }
-            if let Some(b) = block.filter(|_| self.shares(heap, &st, want)) {
+            if want.for_block && self.shares(&st, want) {
                 heap.publish(&st);
                 drop(st);
                 if let Some((shared, of_shared)) = self.enter_shared_heap()? {
-                    match self.find_region(shared, of_shared, want, req, None).and_then(Answer::own) {
-                        Ok((mut st, region)) => {
-                            // The id must be the shared heap's: only ids of one heap tell which of
-                            // two neighbours is newer.
-                            let b = Block { id: st.new_id(), ..b };
-                            return Ok(Answer::Block(self.finish_block(shared, &mut st, region, b, req)));
+                    let own = Want { for_block: false, ..want };
+                    match self.find_region(shared, of_shared, own, req).and_then(Answer::own) {
+                        Ok((mut st, r)) => {
+                            return Ok(Answer::Block(self.finish_block(shared, &mut st, r, req, want)));
                         }
                         // Whole extents were not enough, but parts of extents may be free here, or
                         // be borrowed.
@@ -91,40 +88,39 @@ impl Pool {
             }
             let known = attempt == 0 && !heap.of_captures;
             if known {
-                if let Some(found) = self.take_known(heap, &mut st, want, block, req)? {
+                if let Some(found) = self.take_known(&mut st, want, req)? {
                     return Ok(found.answer(st));
                 }
             }
             self.ask_for_markers(&st, want)?;
-            let settled = self.is_shared(heap) && self.poll_and_settle(&mut st)?;
-            if settled || self.wait_a_moment(&mut st, want)? || self.take_over(heap, &mut st, want)? {
+            let settled = self.is_shared(heap.number) && self.poll_and_settle(&mut st)?;
+            if settled || self.wait_a_moment(&mut st, want)? || self.take_over(&mut st, want)? {
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
                 }
-            }
-            if let Some(addr) = block.filter(|_| !known).and_then(|b| self.borrow(heap, &st, want, b, req)) {
-                return Ok(Answer::Block(addr));
             }
             if known {
-                if let Some(found) = self.look_around(heap, &mut st, want, block, req)? {
+                if let Some(found) = self.look_around(&mut st, want, req)? {
                     return Ok(found.answer(st));
                 }
+            } else if let Some(addr) = self.borrow(&st, want, req) {
+                return Ok(Answer::Block(addr));
             }
-            if heap.is_ordinary(&st) && self.take_from_shared_heap(heap, &mut st) {
+            if st.is_ordinary() && self.take_from_shared_heap(&mut st) {
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok(Answer::Region(st, r));
                 }
             }
-            if let Some(r) = self.stitch_or_grow(heap, &mut st, want)? {
+            if let Some(r) = self.stitch_or_grow(&mut st, want)? {
                 return Ok(Answer::Region(st, r));
             }
-            if self.is_shared(heap) {
+            if self.is_shared(heap.number) {
                 // The request's own heap goes on: it may be lent a block before anything is waited
                 // for or given back.
                 heap.publish(&st);
                 return Err(Error::new(Status::OutOfMemory, "the shared heap has no room"));
             }
-            let borrows = block.is_some() && heap.is_ordinary(&st);
+            let borrows = want.for_block && st.is_ordinary();
             heap.publish(&st);
             drop(st);
             // Each wait for the device is followed by giving memory back: what the wait has settled
@@ -139,7 +135,7 @@ impl Pool {
                 }
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
-                1 if !borrows || self.others_with(heap, want.size).next().is_none() => {}
+                1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}
                 1 | 3 => self.order.drain(&*self.driver, want.stream)?,
                 2 | 4 => {
                     let _changing = self.change();

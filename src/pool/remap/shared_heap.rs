@@ -45,10 +45,10 @@ const PART_OF_PAGE: u64 = 4;
 const OF_OTHERS: u64 = 8;
 
 impl Pool {
-    /// Whether the shared heap meets a request that `heap` has no room for.
-    pub(crate) fn shares(&self, heap: &Heap, st: &HeapState, want: Want) -> bool {
+    /// Whether the shared heap meets a request that its own heap has no room for.
+    pub(crate) fn shares(&self, st: &HeapState, want: Want) -> bool {
         want.size >= self.page / PART_OF_PAGE
-            && heap.is_ordinary(st)
+            && st.is_ordinary()
             && self.has_paid_rent()
             && !self.has_nearly_all(st, want.size)
     }
@@ -98,11 +98,11 @@ impl Pool {
     /// Takes over, where they are, the extents a heap's own stream freed in the shared heap, once
     /// nothing is shared any more. In that stream's order they are free at once, while the shared
     /// heap waits for the device. Returns whether there were any.
-    pub(crate) fn take_from_shared_heap(&self, heap: &Heap, st: &mut HeapState) -> bool {
-        let has_some = |s: &&Heap| s.number != heap.number && s.free.load(Relaxed) >= self.page;
+    pub(crate) fn take_from_shared_heap(&self, st: &mut HeapState) -> bool {
+        let has_some = |s: &&Heap| s.number != st.number && s.free.load(Relaxed) >= self.page;
         let Some(shared) = self.shared_heap().filter(has_some).filter(|_| !self.has_paid_rent()) else { return false };
         let Some(mut from) = shared.try_lock() else { return false };
-        let ready = from.ready_extents_of(heap.lane, &self.order);
+        let ready = from.ready_extents_of(st.lane, &self.order);
         for &r in &ready {
             self.hand_on_all(&mut from, st, r);
         }

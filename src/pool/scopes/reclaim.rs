@@ -69,7 +69,7 @@ impl Pool {
                     continue;
                 }
                 let addr = st.at(place).addr;
-                let freed = self.give_up(heap, &mut st, addr, place, None);
+                let freed = self.give_up(&mut st, addr, place, None);
                 size += freed.size;
                 for user in freed.users {
                     if !users.contains(&user) {
@@ -84,7 +84,7 @@ impl Pool {
             }
         }
         if st.has_run_low() {
-            self.ran_low(heap, &mut st);
+            self.ran_low(&mut st);
         }
         heap.publish(&st);
         drop(st);

@@ -3,13 +3,13 @@
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{process, DeviceProps, Driver, PhysHandle, Watch};
-use crate::pool::heap::{Block, Heap, HeapState, Place};
+use crate::pool::heap::{Block, Heap, HeapState, Place, NO_MEMBER};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::arenas::Privates;
 use crate::pool::state::other_devices::OtherDevices;
 use crate::pool::state::streams::{Key, StreamHeaps};
-use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, NONE};
+use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, Want, NONE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
@@ -216,8 +216,8 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn is_shared(&self, heap: &Heap) -> bool {
-        heap.number == self.shared.load(Relaxed)
+    pub(crate) fn is_shared(&self, heap: u32) -> bool {
+        heap == self.shared.load(Relaxed)
     }
 
     pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &Heap> {
@@ -225,32 +225,41 @@ impl Pool {
         self.heaps.iter().take(count).filter_map(OnceBox::get)
     }
 
-    /// Other heaps with at least `bytes` free.
-    pub(crate) fn others_with<'a>(&'a self, heap: &Heap, bytes: u64) -> impl Iterator<Item = &'a Heap> {
-        let number = heap.number;
-        self.all_heaps().filter(move |h| h.number != number && h.free.load(Relaxed) >= bytes)
+    /// The heaps other than `heap` with at least `bytes` free.
+    pub(crate) fn others_with(&self, heap: u32, bytes: u64) -> impl Iterator<Item = &Heap> {
+        self.all_heaps().filter(move |h| h.number != heap && h.free.load(Relaxed) >= bytes)
     }
 
     /// Whether `heap` may use memory last used at `tag` at once for the stream of `lane`: the tag
     /// has settled, or that stream freed the memory itself. The latter is not enough for a capture:
     /// its work runs whenever and wherever the graph is launched, not behind what the stream did
     /// before.
-    pub(crate) fn usable(&self, tag: Tag, heap: &Heap, lane: u32) -> bool {
+    pub(crate) fn usable(&self, tag: Tag, heap: &HeapState, lane: u32) -> bool {
         self.order.settled(tag) || (!heap.of_captures && self.order.own(tag, lane))
     }
 
-    /// Hands out a request's live region. Returns its address.
+    /// The facts to keep about a new block of a heap.
+    #[inline(always)]
+    pub(crate) fn block(&self, st: &mut HeapState, req: &AllocRequest, (lane, align): (u32, u64)) -> Block {
+        Block {
+            requested: req.size,
+            // Ids of one heap tell which of two neighbours is newer.
+            id: st.new_id(),
+            tag: req.tag,
+            stream: req.stream,
+            stream_id: self.order.identity(lane),
+            lane,
+            member: NO_MEMBER,
+            align,
+        }
+    }
+
+    /// Hands out a live region of a heap, perhaps not the request's own. Returns its address.
     #[inline]
-    pub(crate) fn finish_block(
-        &self,
-        heap: &Heap,
-        st: &mut HeapState,
-        region: u32,
-        block: Block,
-        req: &AllocRequest,
-    ) -> u64 {
-        let addr = st.hand_out(region, block, &self.index);
-        st.admit(req, Place::Block { region }, self.number);
+    pub(crate) fn finish_block(&self, heap: &Heap, st: &mut HeapState, r: u32, req: &AllocRequest, want: Want) -> u64 {
+        let block = self.block(st, req, (want.lane, want.align));
+        let addr = st.hand_out(r, block, &self.index);
+        st.admit(req, Place::Block { region: r }, self.number);
         heap.publish(st);
         addr
     }

@@ -104,6 +104,8 @@ pub(crate) struct Want {
     pub(crate) stream: StreamHandle,
     /// The lane of that stream.
     pub(crate) lane: u32,
+    /// Whether it is for one block, which another heap may hand out.
+    pub(crate) for_block: bool,
     /// How many other heaps with enough free memory to look at: few at first, so that the cost of a
     /// request does not grow with the number of idle streams, and all before it fails.
     pub(crate) reach: usize,
@@ -114,6 +116,6 @@ const NEAR: usize = 32;
 
 impl Want {
     pub(crate) fn new(size: u64, align: u64, (stream, lane): (StreamHandle, u32)) -> Want {
-        Want { size, align, stream, lane, reach: NEAR }
+        Want { size, align, stream, lane, for_block: false, reach: NEAR }
     }
 }

@@ -64,7 +64,7 @@ impl Pool {
         let _ = self.release_graves();
         for attempt in 0..3 {
             if attempt == 2 {
-                self.order.drain(&*self.driver, req.stream)?;
+                self.order.drain(req.stream)?;
             }
             if attempt > 0 {
                 self.make_room(bytes)?;
@@ -169,7 +169,7 @@ impl Pool {
         let _ = match stream {
             Some(s) => self.mark_stream(s),
             None if d.info.stream == StreamHandle::LEGACY => self.mark_stream(StreamHandle::LEGACY),
-            None => self.order.mark_context(&*self.driver, None).map(|_| ()),
+            None => self.order.mark_context(None).map(|_| ()),
         };
         self.mark_users(&d.users);
         let _ = self.release_graves();

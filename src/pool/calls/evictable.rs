@@ -155,35 +155,35 @@ impl Pool {
     /// Records a marker on a stream, or leaves it to a later one if very many are pending. Fails
     /// with `Capturing` if the stream is being captured.
     fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
-        let marked = self.order.mark(&*self.driver, lane, stream)?;
+        let marked = self.order.mark(lane, stream)?;
         let fine = marked || !self.driver.stream_is_capturing(self.dev, stream)?;
         fine.then_some(()).ok_or_else(capturing)
     }
 
     /// Makes a stream wait for a tag that may have no marker yet.
     fn wait_for(&self, tag: Tag, on: StreamHandle) -> Result<()> {
-        self.order.poll(&*self.driver, [tag.lane()])?;
+        self.order.poll([tag.lane()])?;
         if self.order.settled(tag) {
             return Ok(());
         }
         // A marker may not cover what came before its stream; then the context's does.
-        if self.order.wait(&*self.driver, tag, on)? {
+        if self.order.wait(tag, on)? {
             return Ok(());
         }
         self.mark_for(tag)?;
-        self.order.wait(&*self.driver, tag, on)?.then_some(()).ok_or_else(capturing)
+        self.order.wait(tag, on)?.then_some(()).ok_or_else(capturing)
     }
 
     fn mark_for(&self, tag: Tag) -> Result<()> {
         let lane = tag.lane();
         if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
-            self.order.mark(&*self.driver, lane, StreamHandle::LEGACY)?;
-        } else if !self.order.mark_context(&*self.driver, None)? {
+            self.order.mark(lane, StreamHandle::LEGACY)?;
+        } else if !self.order.mark_context(None)? {
             if self.is_capturing() {
                 return Err(capturing());
             }
             // The driver has no context markers.
-            self.order.sync_device(&*self.driver)?;
+            self.order.sync_device()?;
         }
         Ok(())
     }

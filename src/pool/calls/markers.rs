@@ -48,7 +48,7 @@ impl Pool {
         }
         let handle = self.order.stream(user);
         if self.driver.stream_id(self.dev, handle)? == self.order.identity(user) {
-            self.order.mark(&*self.driver, user, handle)?;
+            self.order.mark(user, handle)?;
         }
         Ok(())
     }
@@ -58,11 +58,11 @@ impl Pool {
         // The heap's lane, since the marker must be on the lane's present stream. What lets the
         // stream allocate from an arena is held until then, so that no other gets the lane.
         let (heap, _routed) = self.heap_and_route(stream)?;
-        self.order.mark(&*self.driver, heap.lane, stream).map(|_| ())
+        self.order.mark(heap.lane, stream).map(|_| ())
     }
 
     /// Whether the pool knows, or the driver shows, that a stream is being captured.
     pub fn is_capturing(&self) -> bool {
-        self.order.captures.known() || self.order.may_be_capturing(&*self.driver, None)
+        self.order.captures.known() || self.order.may_be_capturing(None)
     }
 }

@@ -47,7 +47,7 @@ impl Pool {
             access,
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
             index: Index::of_pages(page),
-            order: Order::new(dev, options.max_lanes),
+            order: Order::new(driver.clone(), dev, options.max_lanes),
             watch: match options.watch {
                 true => driver.stream_watch(dev),
                 false => Watch::Ask,

@@ -10,22 +10,22 @@ impl Pool {
         let lane = self.registered_lane(stream);
         if let Some(lane) = lane {
             // If no marker can be recorded, nothing is settled and memory goes on waiting.
-            let _ = self.order.mark(&*self.driver, lane, stream);
+            let _ = self.order.mark(lane, stream);
         }
         self.driver.stream_sync(self.dev, stream)?;
-        self.order.poll(&*self.driver, lane)
+        self.order.poll(lane)
     }
 
     /// Waits until the device has done everything submitted to it. Memory freed before the call is
     /// settled then.
     pub fn sync_device(&self) -> Result<()> {
         // As in `sync_stream`. While a capture is known, no marker is recorded.
-        let marked = matches!(self.order.mark_context(&*self.driver, None), Ok(true));
+        let marked = matches!(self.order.mark_context(None), Ok(true));
         match marked || self.is_capturing() {
             true => self.driver.device_sync(self.dev)?,
             // The driver has no such markers, or a wait for other devices is owed.
-            false => self.order.sync_device(&*self.driver)?,
+            false => self.order.sync_device()?,
         }
-        self.order.poll_all(&*self.driver)
+        self.order.poll_all()
     }
 }

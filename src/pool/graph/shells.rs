@@ -88,9 +88,9 @@ impl Pool {
     pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
         let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
         let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
-        if shells.any(unmarked) && self.order.mark_context(&*self.driver, Some(stream))? {
-            return self.order.poll_patiently(&*self.driver);
+        if shells.any(unmarked) && self.order.mark_context(Some(stream))? {
+            return self.order.poll_patiently();
         }
-        self.order.poll(&*self.driver, [])
+        self.order.poll([])
     }
 }

@@ -37,12 +37,12 @@ impl Pool {
         let Now::Idle(id) = now else { return Ok(()) };
         if user.id == Some(id) {
             if user.eager {
-                self.order.mark_context(&*self.driver, Some(stream))?;
+                self.order.mark_context(Some(stream))?;
             }
             return Ok(());
         }
-        if self.hand_over_part(part) && self.order.mark_context(&*self.driver, Some(stream))? {
-            self.order.poll(&*self.driver, [])?;
+        if self.hand_over_part(part) && self.order.mark_context(Some(stream))? {
+            self.order.poll([])?;
         }
         (user.id, user.eager) = (Some(id), false);
         Ok(())
@@ -62,7 +62,7 @@ impl Pool {
                 (user.id, user.eager) = (Some(id), true);
             }
             Now::Captured if user.eager => {
-                self.order.poll(&*self.driver, self.heaps_of(&part.heaps).map(|h| h.lane))?;
+                self.order.poll(self.heaps_of(&part.heaps).map(|h| h.lane))?;
                 self.hand_over_part(part);
                 user.eager = false;
             }

@@ -1,5 +1,7 @@
+#![allow(clippy::unwrap_used)]
 use super::*;
 use crate::base::{DeviceId, StreamHandle};
+use crate::driver::host::{HostDriver, HostOptions};
 
 const P: u64 = 2 << 20;
 
@@ -8,7 +10,7 @@ fn extents(aliases: &mut Aliases, n: u64) -> Vec<Extent> {
 }
 
 fn lanes() -> (Order, u32, u32) {
-    let order = Order::new(DeviceId(0), 4);
+    let order = Order::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), 4);
     let lane = || order.add_lane(false, StreamHandle::LEGACY, 1).unwrap_or(0);
     let (a, b) = (lane(), lane());
     (order, a, b)

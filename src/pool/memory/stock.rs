@@ -175,10 +175,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::base::{DeviceId, StreamHandle};
+    use crate::driver::host::{HostDriver, HostOptions};
     use crate::driver::PhysHandle;
     use proptest::prelude::*;
 
     const P: u64 = 2 << 20;
+
+    fn order() -> Order {
+        Order::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), 4)
+    }
 
     fn stock(pages: &[u64]) -> Stock {
         let mut s = Stock::default();
@@ -191,7 +196,7 @@ mod tests {
     fn go(have: &[u64], want: &[u64]) -> (Vec<u64>, Vec<u64>, u64) {
         let mut s = stock(have);
         let sizes: Vec<u64> = want.iter().map(|n| n * P).collect();
-        let supply = s.supply(&sizes, P, 64 * P, 1, &Order::new(DeviceId(0), 4));
+        let supply = s.supply(&sizes, P, 64 * P, 1, &order());
         let taken = supply.stocked.iter().map(|x| x.0.size / P).collect();
         s.validate().unwrap();
         (taken, supply.create.iter().map(|c| c / P).collect(), s.bytes() / P)
@@ -210,7 +215,7 @@ mod tests {
         /// Against a map by number: two lanes put extents in and take them.
         #[test]
         fn is_a_map(ops in prop::collection::vec((0u8..8, 0u32..90, 1u32..80), 1..200)) {
-            let order = Order::new(DeviceId(0), 4);
+            let order = order();
             let lanes = [1, 2].map(|id| order.add_lane(false, StreamHandle(id), id as u64).unwrap());
             let (mut s, mut map, mut epoch) = (Stock::default(), BTreeMap::<u32, (Extent, Tag)>::new(), 1000);
             let extent = |id: u32| Extent { handle: PhysHandle(id.into()), size: (1 + u64::from(id % 3)) * P, id };

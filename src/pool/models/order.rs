@@ -14,7 +14,7 @@ const A: StreamHandle = StreamHandle(1);
 const B: StreamHandle = StreamHandle(2);
 
 struct Model {
-    device: Device,
+    device: Arc<Device>,
     order: Order,
     lanes: [u32; 2],
     /// What was freed: the stream, the last work on the memory, and the free's tag. The lock is the
@@ -24,12 +24,13 @@ struct Model {
 
 impl Model {
     fn new() -> Arc<Model> {
-        let order = Order::new(DeviceId(0), 4);
+        let device = Arc::new(Device::new());
+        let order = Order::new(device.clone(), DeviceId(0), 4);
         let lanes = [
             order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),
             order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),
         ];
-        Arc::new(Model { device: Device::new(), order, lanes, freed: Mutex::new(Vec::new()) })
+        Arc::new(Model { device, order, lanes, freed: Mutex::new(Vec::new()) })
     }
 
     fn lane(&self, s: StreamHandle) -> u32 {
@@ -45,16 +46,16 @@ impl Model {
     }
 
     fn mark(&self, s: StreamHandle) {
-        assert!(self.order.mark(&self.device, self.lane(s), s).unwrap());
+        assert!(self.order.mark(self.lane(s), s).unwrap());
     }
 
     fn mark_context(&self) {
-        assert!(self.order.mark_context(&self.device, None).unwrap());
+        assert!(self.order.mark_context(None).unwrap());
     }
 
     /// Learns what the device has done, and checks the claim for everything freed.
     fn poll_and_check(&self) {
-        self.order.poll(&self.device, self.lanes).unwrap();
+        self.order.poll(self.lanes).unwrap();
         self.check();
     }
 
@@ -143,7 +144,7 @@ fn a_lane_that_changes_hands_keeps_what_it_owes() {
             move || {
                 // The handle of A names another stream from here on, B, in the same lane.
                 m.order.hand_over(m.lane(A), 2);
-                assert!(m.order.mark(&m.device, m.lane(A), B).unwrap());
+                assert!(m.order.mark(m.lane(A), B).unwrap());
             }
         });
         m.poll_and_check();

@@ -28,6 +28,7 @@ use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
 use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
+use std::sync::Arc;
 
 /// One stream's lane, on cache lines of its own: every free reads its lane's first fields, and
 /// other threads use the neighbouring lanes.
@@ -105,11 +106,12 @@ pub(crate) struct Order {
     owed: AtomicU64,
     /// How many of these have been waited for. `paid <= owed`.
     paid: AtomicU64,
+    driver: Arc<dyn Driver>,
 }
 
 impl Order {
     /// An order with room for this many lanes.
-    pub(crate) fn new(dev: DeviceId, lanes: usize) -> Order {
+    pub(crate) fn new(driver: Arc<dyn Driver>, dev: DeviceId, lanes: usize) -> Order {
         let order = Order {
             dev,
             lanes: (0..lanes).map(|_| OnceBox::new()).collect(),
@@ -120,6 +122,7 @@ impl Order {
             events: AtomicU64::new(0),
             owed: AtomicU64::new(0),
             paid: AtomicU64::new(0),
+            driver,
         };
         order.add_lane(false, StreamHandle::LEGACY, 0);
         order
@@ -260,11 +263,11 @@ impl Order {
         self.lane(lane).is_some_and(|l| l.away.note(bytes))
     }
 
-    fn event(&self, driver: &dyn Driver) -> Result<EventHandle> {
+    fn event(&self) -> Result<EventHandle> {
         match self.spare.lock().pop() {
             Some(e) => Ok(e),
             None => {
-                let event = driver.event_create(self.dev)?;
+                let event = self.driver.event_create(self.dev)?;
                 self.events.fetch_add(1, Relaxed);
                 Ok(event)
             }
@@ -274,21 +277,21 @@ impl Order {
     /// Closes the open epoch of `lane` with a marker on `stream`, which must be the lane's stream
     /// and have been named in this very call. Returns `false`, and records nothing, if the stream
     /// is being captured, or if very many markers are pending, as a later one will do.
-    pub(crate) fn mark(&self, driver: &dyn Driver, lane: u32, stream: StreamHandle) -> Result<bool> {
+    pub(crate) fn mark(&self, lane: u32, stream: StreamHandle) -> Result<bool> {
         let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
-        if driver.stream_is_capturing(self.dev, stream)? {
+        if self.driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
         let mut markers = l.markers.lock();
         // Earlier markers first: those that are done give their events back, and what they settle
         // is known when memory is short.
-        self.pop_done(driver, l, &mut markers)?;
+        self.pop_done(l, &mut markers)?;
         if markers.len() >= MOST_LANE_MARKERS {
             return Ok(false);
         }
-        let event = self.event(driver)?;
+        let event = self.event()?;
         let epoch = l.epoch.fetch_add(1, AcqRel);
-        if let Err(e) = driver.event_record(self.dev, event, stream) {
+        if let Err(e) = self.driver.event_record(self.dev, event, stream) {
             self.spare.lock().push(event);
             return Err(e);
         }
@@ -307,27 +310,24 @@ impl Order {
     /// CUDA gives no way to see a capture on a non-blocking stream that no call names, and a
     /// context marker would invalidate it; so callers come here only when there is memory that
     /// nothing else can settle.
-    pub(crate) fn mark_context(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
-        match self.captures.known() {
-            true => Ok(false),
-            false => self.mark_context_with(driver, stream, true),
-        }
+    pub(crate) fn mark_context(&self, stream: Option<StreamHandle>) -> Result<bool> {
+        self.mark_context_with(stream, true)
     }
 
     /// Like [`Self::mark_context`], but also while a capture is known whose end has not been seen:
     /// it may have ended long ago, on a stream that is no longer used. For trims, and before a
     /// request fails for lack of memory.
-    pub(crate) fn mark_context_at_any_price(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> Result<bool> {
-        self.mark_context_with(driver, stream, false)
+    pub(crate) fn mark_context_at_any_price(&self, stream: Option<StreamHandle>) -> Result<bool> {
+        self.mark_context_with(stream, false)
     }
 
     /// `heed`: not while a capture is known whose end has not been seen.
-    fn mark_context_with(&self, driver: &dyn Driver, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
-        if self.may_be_capturing(driver, stream) || self.in_debt() {
+    fn mark_context_with(&self, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
+        if (heed && self.captures.known()) || self.may_be_capturing(stream) || self.in_debt() {
             return Ok(false);
         }
         if self.context.lock().len() >= MANY_CONTEXT_MARKERS {
-            self.poll_context(driver)?;
+            self.poll_context()?;
         }
         let mut captured = self.captures.lock();
         // A thread that begins a capture through gpumem announces it first, and waits here until
@@ -335,14 +335,14 @@ impl Order {
         if heed && !captured.is_empty() {
             return Ok(false);
         }
-        let event = self.event(driver)?;
+        let event = self.event()?;
         let mut queue = self.context.lock();
         let closed = self.close_all();
         if self.in_debt() {
             self.spare.lock().push(event);
             return Ok(false);
         }
-        if let Err(e) = driver.context_record(self.dev, event) {
+        if let Err(e) = self.driver.context_record(self.dev, event) {
             self.spare.lock().push(event);
             return match e.status {
                 Status::Unsupported | Status::Capturing => Ok(false),
@@ -364,8 +364,8 @@ impl Order {
 
     /// Whether `stream` is being captured, or the legacy stream shows that another one is, or the
     /// driver does not say.
-    pub(crate) fn may_be_capturing(&self, driver: &dyn Driver, stream: Option<StreamHandle>) -> bool {
-        let capturing = |s| driver.stream_is_capturing(self.dev, s).unwrap_or(true);
+    pub(crate) fn may_be_capturing(&self, stream: Option<StreamHandle>) -> bool {
+        let capturing = |s| self.driver.stream_is_capturing(self.dev, s).unwrap_or(true);
         stream.is_some_and(capturing) || capturing(StreamHandle::LEGACY)
     }
 
@@ -379,19 +379,19 @@ impl Order {
     }
 
     /// Asks the device how far the context's markers and those of some lanes have come.
-    pub(crate) fn poll(&self, driver: &dyn Driver, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
-        self.poll_context(driver)?;
+    pub(crate) fn poll(&self, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
+        self.poll_context()?;
         let mut lanes = lanes.into_iter().filter_map(|lane| self.lane(lane));
-        lanes.try_for_each(|l| self.pop_done(driver, l, &mut l.markers.lock()))
+        lanes.try_for_each(|l| self.pop_done(l, &mut l.markers.lock()))
     }
 
     /// Drops the markers of a lane that the device has passed, from the oldest on.
-    fn pop_done(&self, driver: &dyn Driver, l: &Lane, markers: &mut VecDeque<Marker>) -> Result<()> {
+    fn pop_done(&self, l: &Lane, markers: &mut VecDeque<Marker>) -> Result<()> {
         while let Some(&m) = markers.front() {
             // A context marker may have settled this epoch; then nobody need ask. A marker behind a
             // barrier that has not settled says nothing yet, and later ones wait for it.
             let done = l.done.load(Acquire);
-            if m.epoch > done && (done < m.behind || !driver.event_query(self.dev, m.event)?) {
+            if m.epoch > done && (done < m.behind || !self.driver.event_query(self.dev, m.event)?) {
                 break;
             }
             l.done.fetch_max(m.epoch, AcqRel);
@@ -403,9 +403,9 @@ impl Order {
 
     /// Asks, at most so many times, whether the device has passed every context marker recorded so
     /// far. Returns whether it has.
-    pub(crate) fn context_passes_within(&self, driver: &dyn Driver, queries: u32) -> Result<bool> {
+    pub(crate) fn context_passes_within(&self, queries: u32) -> Result<bool> {
         for _ in 0..queries {
-            self.poll_context(driver)?;
+            self.poll_context()?;
             if self.context.lock().is_empty() {
                 return Ok(true);
             }
@@ -414,24 +414,24 @@ impl Order {
     }
 
     /// Asks the device how far every lane has come.
-    pub(crate) fn poll_all(&self, driver: &dyn Driver) -> Result<()> {
+    pub(crate) fn poll_all(&self) -> Result<()> {
         let count = self.count.load(Acquire) as u32;
-        self.poll(driver, 0..count)
+        self.poll(0..count)
     }
 
     /// Polls until everything recorded so far is known to be done, or the device has been asked
     /// often enough to say that it is busy: an idle device takes some microseconds to pass a fresh
     /// marker.
-    pub(crate) fn poll_patiently(&self, driver: &dyn Driver) -> Result<()> {
+    pub(crate) fn poll_patiently(&self) -> Result<()> {
         const QUERIES: u32 = 512;
-        self.context_passes_within(driver, QUERIES)?;
-        self.poll_all(driver)
+        self.context_passes_within(QUERIES)?;
+        self.poll_all()
     }
 
-    fn poll_context(&self, driver: &dyn Driver) -> Result<()> {
+    fn poll_context(&self) -> Result<()> {
         let mut queue = self.context.lock();
         while let Some(front) = queue.front() {
-            if !driver.event_query(self.dev, front.event)? {
+            if !self.driver.event_query(self.dev, front.event)? {
                 break;
             }
             for (lane, &epoch) in self.in_use().zip(&front.closed) {
@@ -444,7 +444,7 @@ impl Order {
     }
 
     /// Makes `stream` wait on the device for a marked tag. `false` when no marker covers it.
-    pub(crate) fn wait(&self, driver: &dyn Driver, tag: Tag, stream: StreamHandle) -> Result<bool> {
+    pub(crate) fn wait(&self, tag: Tag, stream: StreamHandle) -> Result<bool> {
         if self.settled(tag) {
             return Ok(true);
         }
@@ -453,14 +453,14 @@ impl Order {
             let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
             let markers = l.markers.lock();
             if let Some(m) = markers.iter().find(covers) {
-                driver.stream_wait(self.dev, stream, m.event)?;
+                self.driver.stream_wait(self.dev, stream, m.event)?;
                 return Ok(true);
             }
         }
         let queue = self.context.lock();
         let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
         match queue.iter().find(covers) {
-            Some(m) => driver.stream_wait(self.dev, stream, m.event).map(|()| true),
+            Some(m) => self.driver.stream_wait(self.dev, stream, m.event).map(|()| true),
             // Another thread may have seen the marker done and dropped it since.
             None => Ok(self.settled(tag)),
         }
@@ -468,13 +468,13 @@ impl Order {
 
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
     /// held. If a capture prevents that, settles only what has a marker.
-    pub(crate) fn drain(&self, driver: &dyn Driver, stream: StreamHandle) -> Result<()> {
-        let marked = self.mark_context_at_any_price(driver, Some(stream))?;
-        self.sync(driver)?;
-        if marked || self.may_be_capturing(driver, Some(stream)) {
+    pub(crate) fn drain(&self, stream: StreamHandle) -> Result<()> {
+        let marked = self.mark_context_at_any_price(Some(stream))?;
+        self.sync()?;
+        if marked || self.may_be_capturing(Some(stream)) {
             return Ok(());
         }
-        match self.sync_device(driver) {
+        match self.sync_device() {
             Err(e) if e.status == Status::Capturing => Ok(()),
             done => done,
         }
@@ -494,12 +494,12 @@ impl Order {
 
     /// Does what a context marker and a wait for it would do, if no marker can be recorded: on a
     /// driver that has none, or while a wait for other devices is owed.
-    pub(crate) fn sync_device(&self, driver: &dyn Driver) -> Result<()> {
+    pub(crate) fn sync_device(&self) -> Result<()> {
         let closed = self.close_all();
         let owed = self.owed.load(Relaxed);
         let owes = owed > self.paid.load(Acquire);
-        let others = (0..driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
-        others.chain([self.dev]).try_for_each(|d| driver.device_sync(d))?;
+        let others = (0..self.driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
+        others.chain([self.dev]).try_for_each(|d| self.driver.device_sync(d))?;
         for (lane, epoch) in self.in_use().zip(closed) {
             lane.covered_by_context(epoch);
             lane.done.fetch_max(epoch, AcqRel);
@@ -510,15 +510,15 @@ impl Order {
     }
 
     /// Waits on the host until every marker recorded so far is done.
-    pub(crate) fn sync(&self, driver: &dyn Driver) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         let last_context = self.context.lock().back().map(|m| m.event);
         let events = self.in_use().filter_map(|l| l.markers.lock().back().map(|m| m.event)).chain(last_context);
         // An event may be recycled while we wait; then it stands for a later mark, and we wait a
         // little longer.
         for event in events.collect::<Vec<_>>() {
-            driver.event_sync(self.dev, event)?;
+            self.driver.event_sync(self.dev, event)?;
         }
-        self.poll_all(driver)
+        self.poll_all()
     }
 
     /// Checks the invariants written in [`Lane`], and that every event is spare or pending.
@@ -573,12 +573,12 @@ mod tests {
             write(s, 1);
             let lane = pool.lane_for(s).unwrap();
             let tag = pool.order.tag(lane);
-            assert!(pool.order.mark(&*host, lane, s).unwrap());
+            assert!(pool.order.mark(lane, s).unwrap());
             pool.order.hand_over(lane, u64::MAX);
             // The next stream's marker says nothing about the tag.
-            assert!(pool.order.mark(&*host, lane, t).unwrap());
-            assert!(!waits || pool.order.wait(&*host, tag, t).unwrap());
-            assert!(!pool.order.wait(&*host, pool.order.tag(lane), t).unwrap(), "what no marker covers");
+            assert!(pool.order.mark(lane, t).unwrap());
+            assert!(!waits || pool.order.wait(tag, t).unwrap());
+            assert!(!pool.order.wait(pool.order.tag(lane), t).unwrap(), "what no marker covers");
             write(t, 2);
             host.device_sync(d).unwrap();
             reports[usize::from(waits)] += host.reports_made();

@@ -46,7 +46,7 @@ impl Pool {
             return 0;
         }
         let before = st.extents.bytes();
-        let done = self.order.poll(&*self.driver, [want.lane]).and_then(|()| {
+        let done = self.order.poll([want.lane]).and_then(|()| {
             let least = self.largest_extent(st, want.size).saturating_mul(COARSE);
             let free = self.sources(st, anchor, |_| true);
             let unmarked = |s: &Source| s.tag.lane() == want.lane && !self.order.marked(s.tag);

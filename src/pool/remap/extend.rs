@@ -62,7 +62,7 @@ impl Pool {
         st.learnt.gives_up = self.gives_up_old_addresses(st);
         if st.learnt.gives_up {
             // Only those that the device is known to have passed; `carry_out` has left markers.
-            self.order.poll(&*self.driver, [want.lane])?;
+            self.order.poll([want.lane])?;
         }
         let anchor = self.anchor(st, want);
         if anchor.is_some() {
@@ -187,7 +187,7 @@ impl Pool {
                 break;
             }
             let Some(mut st) = other.try_lock() else { continue };
-            self.order.poll(&*self.driver, [other.lane])?;
+            self.order.poll([other.lane])?;
             if st.settle(&self.order, &self.index) {
                 other.publish(&st);
             }
@@ -254,7 +254,7 @@ impl Pool {
         for s in moves.iter().filter(|s| s.heap != st.number) {
             if !self.usable(s.tag, st, want.lane) {
                 waited = true;
-                if !self.order.wait(&*self.driver, s.tag, want.stream)? {
+                if !self.order.wait(s.tag, want.stream)? {
                     return Err(Error::internal("memory of unknown order was chosen for a stitch"));
                 }
             }
@@ -338,11 +338,11 @@ impl Pool {
         drop(core);
         lanes.iter().filter(|&&l| l != want.lane).for_each(|&l| self.order.ask_for_marker(l));
         let much = unmarked >= MUCH_ELSEWHERE.min(created) && self.order.captures.changes() == 0;
-        let marked = (orphaned || much) && self.order.mark_context(&*self.driver, Some(want.stream))?;
+        let marked = (orphaned || much) && self.order.mark_context(Some(want.stream))?;
         if marked && much {
-            self.order.context_passes_within(&*self.driver, self.options.patience)?;
+            self.order.context_passes_within(self.options.patience)?;
         }
-        self.order.poll(&*self.driver, lanes)?;
+        self.order.poll(lanes)?;
         Ok(self.core.lock().stock.supply(sizes, self.page, largest, want.lane, &self.order))
     }
 

@@ -15,7 +15,7 @@ impl Pool {
         if lanes.is_empty() {
             return Ok(0);
         }
-        self.order.poll(&*self.driver, lanes)?;
+        self.order.poll(lanes)?;
         let mut ready: Vec<Grave> = Vec::new();
         for g in self.core.lock().graves.values_mut() {
             if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {

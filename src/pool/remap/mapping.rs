@@ -205,19 +205,16 @@ impl Pool {
         };
         let done = self.unmap_claims(&claims);
         if waits.iter().any(|&t| t.lane() == lane && !self.order.marked(t)) {
-            self.order.mark(&*self.driver, lane, stream)?;
+            self.order.mark(lane, stream)?;
         }
-        self.order.poll(&*self.driver, waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
+        self.order.poll(waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
         done
     }
 
     /// Asks the device whether it has passed the last uses of dormant aliases.
     pub(crate) fn poll_aliases(&self) -> Result<()> {
-        let lanes: BTreeSet<u32> = {
-            let core = self.core.lock();
-            core.aliases.waits(&self.order).map(|t| t.lane()).collect()
-        };
-        self.order.poll(&*self.driver, lanes)
+        let lanes: BTreeSet<u32> = self.core.lock().aliases.waits(&self.order).map(|t| t.lane()).collect();
+        self.order.poll(lanes)
     }
 
     /// Unmaps all dormant aliases that the device has passed.

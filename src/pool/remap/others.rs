@@ -138,7 +138,7 @@ impl Pool {
             return Ok(false);
         }
         for _ in 0..queries {
-            self.order.poll(&*self.driver, st.waits_for())?;
+            self.order.poll(st.waits_for())?;
             if st.settle(&self.order, &self.index) {
                 if st.regions.find(want.size, want.align, |_| true).is_some() {
                     st.vain.patience.ended(true);
@@ -204,8 +204,8 @@ impl Pool {
         if !ask && !over {
             return Ok(None);
         }
-        let marked = ask && self.order.mark_context(&*self.driver, Some(want.stream))?;
-        let passed = marked && self.order.context_passes_within(&*self.driver, self.options.patience.max(1))?;
+        let marked = ask && self.order.mark_context(Some(want.stream))?;
+        let passed = marked && self.order.context_passes_within(self.options.patience.max(1))?;
         if passed {
             want.reach = usize::MAX;
         }

@@ -14,7 +14,7 @@ impl Pool {
         if st.waits_for().next().is_none() {
             return Ok(false);
         }
-        self.order.poll(&*self.driver, st.waits_for())?;
+        self.order.poll(st.waits_for())?;
         Ok(st.settle(&self.order, &self.index))
     }
 
@@ -33,10 +33,10 @@ impl Pool {
             }
         }
         if own {
-            self.order.mark(&*self.driver, want.lane, want.stream)?;
+            self.order.mark(want.lane, want.stream)?;
         }
         if context {
-            self.order.mark_context(&*self.driver, Some(want.stream))?;
+            self.order.mark_context(Some(want.stream))?;
         }
         Ok(())
     }
@@ -48,12 +48,12 @@ impl Pool {
         let unmarked = |r| !self.order.marked(other.regions.get(r).tag);
         if other.lane != want.lane && other.regions.ready_from(self.page).any(unmarked) {
             if self.order.stream(other.lane) == StreamHandle::LEGACY {
-                self.order.mark(&*self.driver, other.lane, StreamHandle::LEGACY)?;
+                self.order.mark(other.lane, StreamHandle::LEGACY)?;
             } else {
                 self.order.ask_for_marker(other.lane);
             }
         }
-        self.order.poll(&*self.driver, other.waits_for().chain([other.lane]))?;
+        self.order.poll(other.waits_for().chain([other.lane]))?;
         other.settle(&self.order, &self.index);
         Ok(())
     }
@@ -61,7 +61,7 @@ impl Pool {
     /// Records a marker on a request's stream; `None` if that is impossible.
     pub(crate) fn mark_here(&self, want: Want) -> Option<Tag> {
         let here = self.order.tag(want.lane);
-        let marked = self.order.mark(&*self.driver, want.lane, want.stream);
+        let marked = self.order.mark(want.lane, want.stream);
         matches!(marked, Ok(true)).then_some(here)
     }
 
@@ -69,7 +69,7 @@ impl Pool {
     /// an idle device needs for that. If not, rent counts from now on.
     pub(crate) fn look_whether_behind(&self, marked: Option<Tag>) {
         let passed = marked.is_some_and(|tag| {
-            let asked = self.order.poll(&*self.driver, [tag.lane()]);
+            let asked = self.order.poll([tag.lane()]);
             asked.is_ok() && self.order.settled(tag)
         });
         if !passed {

@@ -129,14 +129,14 @@ impl Pool {
                 // Before anything is given back: memory that other streams have freed may do as it
                 // is.
                 0 => {
-                    if self.order.mark_context(&*self.driver, Some(want.stream))? {
-                        self.order.poll_patiently(&*self.driver)?;
+                    if self.order.mark_context(Some(want.stream))? {
+                        self.order.poll_patiently()?;
                     }
                 }
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}
-                1 | 3 => self.order.drain(&*self.driver, want.stream)?,
+                1 | 3 => self.order.drain(want.stream)?,
                 2 | 4 => {
                     let _changing = self.change();
                     self.make_room(want.size)?;

@@ -106,8 +106,8 @@ impl Pool {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first, so that the marker covers their memory too.
             self.drop_empty_slabs();
-            if self.order.mark_context_at_any_price(&*self.driver, None)? {
-                self.order.poll_patiently(&*self.driver)?;
+            if self.order.mark_context_at_any_price(None)? {
+                self.order.poll_patiently()?;
             }
         }
         self.reap()?;
@@ -146,10 +146,10 @@ impl Pool {
             return Ok(graves);
         }
         let _range = nvtx::range(c"trim", keep);
-        if self.order.mark_context(&*self.driver, None)? {
-            self.order.poll_patiently(&*self.driver)?;
+        if self.order.mark_context(None)? {
+            self.order.poll_patiently()?;
         }
-        self.order.poll(&*self.driver, [])?;
+        self.order.poll([])?;
         self.drop_orphans()?;
         graves += self.release_graves()?;
         let mut released = self.release_stock(0, stocked.min(spare))?;
@@ -166,7 +166,7 @@ impl Pool {
     /// Like [`Self::trim`], but without a marker of its own. Unmaps old addresses that stand in the
     /// way, or, if more than `keep` stays mapped, all that the device has passed.
     pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
-        self.order.poll(&*self.driver, [])?;
+        self.order.poll([])?;
         // An extent goes with all its old addresses, whose last uses may be of other streams than
         // its own.
         self.poll_aliases()?;
@@ -189,7 +189,7 @@ impl Pool {
     /// mapped.
     fn release_stock(&self, keep: u64, most: u64) -> Result<u64> {
         let lanes = self.core.lock().stock.lanes(&self.order);
-        self.order.poll(&*self.driver, lanes)?;
+        self.order.poll(lanes)?;
         let stocked: Vec<Extent> = self.core.lock().stock.iter().map(|x| x.0).collect();
         let mut released = 0;
         for extent in stocked {
@@ -228,7 +228,7 @@ impl Pool {
     /// mapped: what has been free longest first.
     fn release_from(&self, heap: &Heap, keep: u64, most: u64) -> Result<u64> {
         let mut st = heap.lock();
-        self.order.poll(&*self.driver, st.waits_for().chain([heap.lane]))?;
+        self.order.poll(st.waits_for().chain([heap.lane]))?;
         st.settle(&self.order, &self.index);
         st.drop_empty_slabs(&self.order, &self.index);
         let mut free = self.sources(&st, None, |tag| self.order.settled(tag));

@@ -46,14 +46,14 @@ impl Pool {
     /// Waits until the device has done everything submitted to it so far. Returns `false`, without
     /// waiting, if a stream that the pool has met is being captured.
     pub fn wait_for_device(&self) -> Result<bool> {
-        if self.order.mark_context(&*self.driver, None)? {
-            return self.order.sync(&*self.driver).map(|()| true);
+        if self.order.mark_context(None)? {
+            return self.order.sync().map(|()| true);
         }
         if self.is_capturing() {
             return Ok(false);
         }
         // The driver has no context markers.
-        match self.order.sync_device(&*self.driver) {
+        match self.order.sync_device() {
             Err(e) if e.status == Status::Capturing => Ok(false),
             done => done.map(|()| true),
         }
@@ -142,7 +142,7 @@ impl Pool {
             let _ = self.mark_stream(StreamHandle::LEGACY);
         }
         if !all.iter().all(of_legacy) {
-            let _ = self.order.mark_context(&*self.driver, None);
+            let _ = self.order.mark_context(None);
         }
         all.iter().for_each(|d| self.let_go(d.1));
         if !all.is_empty() {

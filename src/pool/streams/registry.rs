@@ -121,8 +121,8 @@ impl Pool {
         // Counted, so that every heap is retired.
         let waits = heaps.filter(|heap| self.retire(heap)).count() > 0;
         // Most often the old stream is long done; then its memory is ready again at once.
-        if waits && self.order.mark_context(&*self.driver, Some(stream))? {
-            self.order.poll(&*self.driver, [])?;
+        if waits && self.order.mark_context(Some(stream))? {
+            self.order.poll([])?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use crate::base::sync::{AtomicBool, AtomicU64};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, Now, Span};
-use crate::pool::state::{GraphArena, Pool, Route, Routed, Unclaimed, Which, WhichStreams};
+use crate::pool::state::{GraphArena, Pool, Route, Routed, Unclaimed, WhichStreams};
 use crate::pool::streams::capture_key;
 use crate::pool::types::{Rank, Ranked};
 use std::sync::atomic::Ordering::*;
@@ -23,20 +23,19 @@ impl Pool {
         bytes: u64,
         span: Option<&Arc<Span>>,
     ) -> Result<Arc<Route>> {
-        let mut capture = 0;
+        let (mut capture, mut key, mut began) = (0, 0, None);
         let captures = &self.order.captures;
-        let which = match which {
-            WhichStreams::Filter(f) => Which::Filter(f),
+        match which {
+            WhichStreams::Filter(_) => {}
             WhichStreams::CaptureOf(stream) => {
                 let info = self.driver.capture_info(self.dev, stream)?;
                 let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
                 capture = info.id;
-                let key = capture_key(stream);
+                key = capture_key(stream);
                 captures.met(key);
-                Which::Capture { key }
             }
             WhichStreams::Handle(stream) => {
-                let key = capture_key(stream);
+                key = capture_key(stream);
                 let now = self.now(stream)?;
                 if self.route_of(stream)?.is_some() {
                     return Err(Error::invalid(format!(
@@ -58,13 +57,13 @@ impl Pool {
                 }
                 let time = if now == Now::Captured { captures.met(key) } else { captures.announced(key) };
                 part.user.lock().met = time;
-                Which::Handle { stream, key, began: now }
+                began = Some(now);
             }
-        };
+        }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
         let routes = &self.privates.routes;
         let made = Ranked::new(Rank::Made, Vec::new());
-        let route = Arc::new(Route { arena: arena.clone(), which, over, capture, made });
+        let route = Arc::new(Route { arena: arena.clone(), which, key, began, over, capture, made });
         let mut list = routes.list.lock();
         list.push(route.clone());
         routes.count.store(list.len(), Release);
@@ -100,8 +99,8 @@ impl Pool {
         routes.count.store(list.len(), Release);
         drop(list);
         self.order.captures.forget_places();
-        if let Which::Handle { key, .. } = &route.which {
-            self.order.captures.no_more(*key, route.capture.load(Acquire) != 0);
+        if let WhichStreams::Handle(_) = route.which {
+            self.order.captures.no_more(route.key, route.capture.load(Acquire) != 0);
         }
     }
 
@@ -144,30 +143,26 @@ impl Pool {
 
     /// What a handle stands for now, if the route claims its stream.
     fn claims(&self, route: &Route, stream: StreamHandle) -> Result<Option<Now>> {
-        match &route.which {
-            Which::Filter(f) if !f(stream) => Ok(None),
-            Which::Filter(_) => self.now(stream).map(Some),
-            Which::Handle { key, .. } | Which::Capture { key } => {
-                let first = *key == capture_key(stream)
-                    && match &route.which {
-                        Which::Handle { stream: mine, .. } => *mine == stream,
-                        _ => true,
-                    };
-                let known = route.capture.load(Acquire);
-                if !first && known == 0 {
-                    return Ok(None);
-                }
-                match self.now(stream)? {
-                    Now::Captured => Ok(self.is_part(route, stream, first, known)?.then_some(Now::Captured)),
-                    Now::Idle(_) if !first => Ok(None),
-                    now if matches!(&route.which, Which::Handle { began, .. } if *began == now) => Ok(Some(now)),
-                    Now::Idle(_) => {
-                        // Another stream has the handle by now, or the capture it began in is over.
-                        self.end_route(route);
-                        self.order.captures.over(|| *key);
-                        Ok(None)
-                    }
-                }
+        let same = route.key == capture_key(stream);
+        let first = match &route.which {
+            WhichStreams::Filter(f) if f(stream) => return self.now(stream).map(Some),
+            WhichStreams::Filter(_) => return Ok(None),
+            WhichStreams::Handle(mine) => same && *mine == stream,
+            WhichStreams::CaptureOf(_) => same,
+        };
+        let known = route.capture.load(Acquire);
+        if !first && known == 0 {
+            return Ok(None);
+        }
+        match self.now(stream)? {
+            Now::Captured => Ok(self.is_part(route, stream, first, known)?.then_some(Now::Captured)),
+            Now::Idle(_) if !first => Ok(None),
+            now if route.began == Some(now) => Ok(Some(now)),
+            Now::Idle(_) => {
+                // Another stream has the handle by now, or the capture it began in is over.
+                self.end_route(route);
+                self.order.captures.over(|| route.key);
+                Ok(None)
             }
         }
     }
@@ -182,7 +177,7 @@ impl Pool {
         };
         let part = match &route.which {
             // The route's own stream always allocates by it, whichever capture it is in.
-            Which::Handle { .. } if first => {
+            WhichStreams::Handle(_) if first => {
                 route.capture.store(id.max(known).max(1), Release);
                 true
             }

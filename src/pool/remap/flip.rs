@@ -14,15 +14,6 @@ use crate::pool::remap::sources::take_out;
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::Want;
 
-/// A run that can be taken back. Its extents in this heap are in the regions its parts name.
-#[derive(Clone, Copy)]
-struct Free {
-    /// How many extents lie in this heap: the others are in stock.
-    moved: u64,
-    /// When the run was last used.
-    order: Tag,
-}
-
 impl Pool {
     /// Takes back the run that answered this request at this point last time, if possible. Returns
     /// the request's own region, live. With `behind`, the request is what a block lacks: the run
@@ -31,48 +22,32 @@ impl Pool {
     pub(crate) fn flip(&self, st: &mut HeapState, want: Want, behind: Option<u64>) -> Option<u32> {
         let run = st.learnt.memo.next(want).filter(|_| st.private.is_none())?;
         let mut core = self.core.lock();
-        if behind.is_some_and(|at| core.aliases.bounds(run).0 != at) {
+        let (start, end, len) = core.aliases.bounds(run);
+        if behind.is_some_and(|at| start != at) {
             return None;
         }
-        let free = self.look_at(&mut core, st, run, want)?;
-        let cut = Some(want).filter(|_| behind.is_none());
-        let region = self.bring_back(&mut core, st, run, free, cut);
-        st.learnt.memo.followed(want);
-        Some(region)
-    }
-
-    /// Whether a run can be taken back for a request. If so, the parts kept for it are up to date.
-    fn look_at(&self, core: &mut Core, st: &HeapState, run: RunId, want: Want) -> Option<Free> {
         let mut parts = core.aliases.parts(run)?;
-        let mut found = self.free_parts(core, st, run, want, &mut parts);
-        if found.is_none() {
+        let mut free = self.free_parts(&core, st, run, want, &mut parts);
+        if free.is_none() {
             // The extents may have moved since.
             parts = core.aliases.look_up(run);
-            found = self.free_parts(core, st, run, want, &mut parts);
+            free = self.free_parts(&core, st, run, want, &mut parts);
         }
-        core.aliases.keep(run, parts);
-        found
-    }
-
-    /// Takes back a run that [`Self::look_at`] has found free, and cuts the request out, if any.
-    /// Returns the request's region, or else that of the run, which is ready.
-    fn bring_back(&self, core: &mut Core, st: &mut HeapState, run: RunId, free: Free, want: Option<Want>) -> u32 {
-        let Free { moved, order } = free;
-        let parts = core.aliases.kept(run);
-        let (start, end, len) = core.aliases.bounds(run);
-        if moved < len as u64 {
-            for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
-                core.aliases.extents(run, p).for_each(|e| {
-                    core.stock.take_this(e);
-                });
-            }
+        let Some((moved, order)) = free else {
+            core.aliases.keep(run, parts);
+            return None;
+        };
+        for p in parts.iter().filter(|p| p.whereabouts().is_none()) {
+            let Core { aliases, stock, .. } = &mut *core;
+            aliases.extents(run, p).for_each(|e| _ = stock.take_this(e));
         }
+        let cut = Some(want).filter(|_| behind.is_none());
         self.say(|| {
             format!(
                 "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
                 st.number,
                 human(end - start),
-                human(want.map_or(end - start, |w| w.size)),
+                human(cut.map_or(end - start, |w| w.size)),
                 len as u64 - moved,
             )
         });
@@ -83,22 +58,30 @@ impl Pool {
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved, moved);
         st.learnt.fresh_starts.taken_back += len as u64;
-        let (region, left) = st.cut_run(region, want);
+        let (region, left) = st.cut_run(region, cut);
         // From high to low addresses, as `parts_from` has sorted them: what is left of a region
         // keeps its number, by which later parts know it.
-        for (p, (at, stop)) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
-            take_out(st, p.region, (at, stop));
+        for (p, there) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
+            take_out(st, p.region, there);
         }
         let order = st.regions.get(region).tag;
         left.for_each(|r| st.regions.put_back(r, order));
         st.note_taken();
         core.aliases.take_back(run, parts, order);
-        region
+        st.learnt.memo.followed(want);
+        Some(region)
     }
 
     /// Looks for all of a run in free regions of this heap and in stock, with room for the request.
     /// Updates the regions that `parts` name.
-    fn free_parts(&self, core: &Core, st: &HeapState, run: RunId, want: Want, parts: &mut [RunPart]) -> Option<Free> {
+    fn free_parts(
+        &self,
+        core: &Core,
+        st: &HeapState,
+        run: RunId,
+        want: Want,
+        parts: &mut [RunPart],
+    ) -> Option<(u64, Tag)> {
         let (addr, end, _) = core.aliases.bounds(run);
         // What is free right in front of the run and right behind it counts too.
         let ready = |&r: &u32| st.regions.get(r).state == State::Ready;
@@ -130,6 +113,6 @@ impl Pool {
             moved += u64::from(p.len);
             order = order.later(st.regions.get(region).tag);
         }
-        Some(Free { moved, order })
+        Some((moved, order))
     }
 }

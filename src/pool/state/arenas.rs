@@ -86,27 +86,16 @@ pub enum WhichStreams {
     Filter(Filter),
 }
 
-pub(crate) enum Which {
-    /// `key` tells the stream from others that share its handle; `began` is what it was when the
-    /// route began.
-    Handle {
-        stream: StreamHandle,
-        key: usize,
-        began: Now,
-    },
-    /// `key` tells the stream it began with from others.
-    Capture {
-        key: usize,
-    },
-    Filter(Filter),
-}
-
 /// An arena's claim to the allocations of some streams, from
 /// [`Pool::begin_route`](crate::pool::Pool::begin_route) to
 /// [`Pool::end_route`](crate::pool::Pool::end_route).
 pub struct Route {
     pub(crate) arena: Arc<GraphArena>,
-    pub(crate) which: Which,
+    pub(crate) which: WhichStreams,
+    /// Tells the stream it began with, unless it has a filter, from others that share its handle.
+    pub(crate) key: usize,
+    /// If it claims a handle: what that stood for when the route began.
+    pub(crate) began: Option<Now>,
     pub(crate) over: AtomicBool,
     /// The capture its stream was seen to be part of, 0 before. That capture's other streams are
     /// claimed, too.

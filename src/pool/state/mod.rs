@@ -6,7 +6,7 @@ mod pool;
 mod streams;
 
 pub use arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
-pub(crate) use arenas::{Privates, Routed, Which};
+pub(crate) use arenas::{Privates, Routed};
 pub(crate) use other_devices::{OtherDevices, RemoteStream};
 pub(crate) use pool::{Core, Counters, Zombie};
 pub use pool::{Pool, Unclaimed};

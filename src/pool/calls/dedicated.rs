@@ -6,7 +6,7 @@ use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{nvtx, PhysFlags, PhysHandle};
 use crate::pool::memory::{Dedicated, Entry, Extent, Grave, Guest, SLOT};
 use crate::pool::state::Pool;
-use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Receipt, Scope, Slip, SMALL_MIN};
+use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Scope, SMALL_MIN};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ impl Pool {
             let mut core = self.core.lock();
             let scope = self.join_dedicated(req.scope, base, id, req.size);
             self.index.set(base, Entry::Dedicated);
-            let receipt = if counts { self.receipt_for(req, mapped) } else { None };
+            let receipt = if counts { req.receipt(self.counter.get(), mapped) } else { None };
             core.dedicated.insert(base, Dedicated { scope, receipt, ..dedicated });
         }
         self.add_dedicated_live(mapped, req.size);
@@ -266,12 +266,5 @@ impl Pool {
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))
         })
-    }
-
-    /// The receipt for a dedicated allocation of `mapped` bytes about to be entered. Under the
-    /// core's lock.
-    pub(crate) fn receipt_for(&self, req: &AllocRequest, mapped: u64) -> Option<Box<dyn Receipt>> {
-        let brought = req.slip.and_then(Slip::take);
-        brought.or_else(|| self.counter.get().map(|c| c.count(mapped, req.stream)))
     }
 }

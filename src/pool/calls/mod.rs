@@ -15,5 +15,4 @@ mod sync;
 
 pub use belong::Kept;
 pub use evictable::{By, Moving, Waited};
-pub(crate) use find::Found;
 pub use realloc::{Relocation, Resized};

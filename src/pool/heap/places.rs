@@ -6,7 +6,7 @@ use crate::pool::heap::region::State;
 use crate::pool::heap::slab::{Object, Slab};
 use crate::pool::heap::state::HeapState;
 use crate::pool::memory::Entry;
-use crate::pool::types::{rounded, AllocFlags, AllocInfo, AllocRequest, Counter, Receipt, Scope, Slip};
+use crate::pool::types::{rounded, AllocFlags, AllocInfo, AllocRequest, Counter, Receipt, Scope};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -162,9 +162,7 @@ impl HeapState {
     #[cold]
     fn enter(&mut self, req: &AllocRequest, place: Place) {
         let bytes = rounded(self.at(place).requested);
-        let brought = req.slip.and_then(Slip::take);
-        let receipt = brought.or_else(|| self.counter.as_ref().map(|c| c.count(bytes, req.stream)));
-        if let Some(receipt) = receipt {
+        if let Some(receipt) = req.receipt(self.counter.as_ref(), bytes) {
             self.give_receipt(place, receipt);
         }
     }

@@ -78,11 +78,11 @@ impl Still<'_> {
             let Some(scope) = &d.scope else { continue };
             add_to(sums, scope, d.info.requested);
             listed += 1;
-            if !scope.listed(number).dedicated.contains(&(addr, d.info.id)) {
+            if !scope.dedicated(number).contains(&(addr, d.info.id)) {
                 return Err(self.wrong(format!("a scope does not list {addr:#x}")));
             }
         }
-        let all: usize = sums.values().map(|s| s.0.listed(number).dedicated.len()).sum();
+        let all: usize = sums.values().map(|s| s.0.dedicated(number).len()).sum();
         match all == listed {
             true => Ok(()),
             false => Err(self.wrong(format!("scopes list {all} dedicated allocations, {listed} are in one"))),

@@ -6,8 +6,6 @@
 //! lock while they wait.
 
 use crate::base::{Result, Status, StreamHandle};
-use crate::pool::calls::Found;
-use crate::pool::heap::{HeapState, Locked, Place};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
@@ -26,15 +24,7 @@ pub struct Held {
 impl Pool {
     /// Whether this is an allocation that counts as freed and is kept from being handed out.
     pub fn keeps(&self, base: u64, id: u64) -> bool {
-        self.pooled(base, id).is_some_and(|(st, place)| st.is_reclaimed(place))
-    }
-
-    /// The pooled allocation with this id, its heap locked, also when it counts as freed.
-    fn pooled(&self, base: u64, id: u64) -> Option<(Locked<'_, HeapState>, Place)> {
-        match self.look(base) {
-            Ok(Found::Pooled { st, place, .. }) => (st.at(place).id == id).then_some((st, place)),
-            _ => None,
-        }
+        self.live_at(base, Some(id)).is_some_and(|(_, st, place)| st.is_reclaimed(place))
     }
 
     /// Whether these addresses are kept.
@@ -62,7 +52,7 @@ impl Pool {
     /// Forgets the streams a reclaimed allocation was recorded on, so that they need not stay
     /// alive. Unless the device has passed it, a context marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
-        if let Some((mut st, _)) = self.pooled(base, id) {
+        if let Some((_, mut st, _)) = self.live_at(base, Some(id)) {
             if !st.take_users(base).is_empty() && !passed {
                 st.users.insert(base, vec![CONTEXT]);
             }
@@ -71,7 +61,7 @@ impl Pool {
 
     /// Makes later waits for the device cover a reclaimed allocation's uses on other devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
-        if let Some((mut st, _)) = self.pooled(base, id) {
+        if let Some((_, mut st, _)) = self.live_at(base, Some(id)) {
             let mut users = st.take_users(base);
             self.bring_near(base, &mut users);
             if !users.is_empty() {
@@ -120,7 +110,7 @@ impl Pool {
     /// memory. Leaves out what others free meanwhile.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
         let mut all = Vec::new();
-        for (addr, id) in scope.listed(self.number).dedicated {
+        for (addr, id) in scope.dedicated(self.number) {
             if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
                 self.mark_users(&d.users);
                 all.push((d.info, Held { va: d.va, bytes: d.reserved }));

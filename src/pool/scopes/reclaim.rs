@@ -40,7 +40,7 @@ impl Pool {
 
     /// The heaps that list allocations of the scope.
     fn heaps_with(&self, scope: &Scope) -> impl Iterator<Item = &Heap> {
-        scope.listed(self.number).heaps.into_iter().filter_map(|n| self.heap(n))
+        scope.heaps(self.number).into_iter().filter_map(|n| self.heap(n))
     }
 
     /// Drops a heap's list of the scope, if it is empty.

@@ -1,7 +1,7 @@
 //! What is allocated: requests, flags, and facts about live allocations.
 
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::pool::types::receipts::Slip;
+use crate::pool::types::receipts::{Counter, Receipt, Slip};
 use crate::pool::types::scope::Scope;
 use crate::pool::types::units::SMALL_MIN;
 use std::sync::Arc;
@@ -74,6 +74,15 @@ pub struct AllocRequest<'a> {
     pub scope: Option<&'a Arc<Scope>>,
     /// Its receipt, which leaves the slip when the allocation is made.
     pub slip: Option<&'a Slip>,
+}
+
+impl AllocRequest<'_> {
+    /// The receipt of an allocation just made: the one the request brought, or else the counter's
+    /// for so many bytes.
+    pub(crate) fn receipt(&self, counter: Option<&Arc<dyn Counter>>, bytes: u64) -> Option<Box<dyn Receipt>> {
+        let brought = self.slip.and_then(Slip::take);
+        brought.or_else(|| counter.map(|c| c.count(bytes, self.stream)))
+    }
 }
 
 /// Largest alignment on request, bytes.

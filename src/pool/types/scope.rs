@@ -36,9 +36,8 @@ struct Inner {
     heaps: Vec<(u64, u32)>,
     /// Pool, id and address of dedicated allocations.
     dedicated: BTreeSet<(u64, u64, u64)>,
+    /// Of dedicated allocations, and of lists that are gone.
     past: ScopeCounts,
-    dedicated_joined: u64,
-    dedicated_left: u64,
 }
 
 /// What happened in a scope so far, counts of allocations.
@@ -55,14 +54,6 @@ impl ScopeCounts {
         self.joined += other.joined;
         self.left += other.left;
     }
-}
-
-/// What a scope has in one pool.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Listed {
-    pub(crate) heaps: Vec<u32>,
-    /// Address and id.
-    pub(crate) dedicated: Vec<(u64, u64)>,
 }
 
 impl Scope {
@@ -129,10 +120,7 @@ impl Scope {
     /// Counts that are in no pool's lists (see `Pool::scope_counts`): of dedicated allocations, and
     /// of lists that are gone.
     pub fn past(&self) -> ScopeCounts {
-        let st = self.state.lock();
-        let mut counts = st.past;
-        counts.add(ScopeCounts { joined: st.dedicated_joined, left: st.dedicated_left });
-        counts
+        self.state.lock().past
     }
 
     #[inline]
@@ -174,7 +162,7 @@ impl Scope {
             return false;
         }
         st.dedicated.insert((pool, id, addr));
-        st.dedicated_joined += 1;
+        st.past.joined += 1;
         drop(st);
         self.grow(bytes);
         true
@@ -184,17 +172,19 @@ impl Scope {
     pub(crate) fn remove_dedicated(&self, pool: u64, addr: u64, id: u64, bytes: u64) {
         let mut st = self.state.lock();
         st.dedicated.remove(&(pool, id, addr));
-        st.dedicated_left += 1;
+        st.past.left += 1;
         drop(st);
         self.shrink(bytes);
     }
 
-    /// What this scope has in one pool.
-    pub(crate) fn listed(&self, pool: u64) -> Listed {
-        let st = self.state.lock();
-        Listed {
-            heaps: st.heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect(),
-            dedicated: st.dedicated.range((pool, 0, 0)..=(pool, u64::MAX, u64::MAX)).map(|d| (d.2, d.1)).collect(),
-        }
+    /// The heaps of one pool that list allocations of this scope.
+    pub(crate) fn heaps(&self, pool: u64) -> Vec<u32> {
+        self.state.lock().heaps.iter().filter(|h| h.0 == pool).map(|h| h.1).collect()
+    }
+
+    /// The dedicated allocations of one pool that are in this scope: address and id.
+    pub(crate) fn dedicated(&self, pool: u64) -> Vec<(u64, u64)> {
+        let of_pool = (pool, 0, 0)..=(pool, u64::MAX, u64::MAX);
+        self.state.lock().dedicated.range(of_pool).map(|d| (d.2, d.1)).collect()
     }
 }

@@ -82,8 +82,16 @@ impl Pool {
             return Ok(false);
         }
         self.bring_up_to_date(&mut st);
-        let freed = self.give_up(&mut st, ptr, place, lane);
-        self.after_free(heap, st, freed, stream);
+        let GivenUp { size, own, lane, users } = self.give_up(&mut st, ptr, place, lane);
+        // The free is done. Nothing here can fail it; what is missed is made up for later.
+        if own {
+            self.freed(heap, st, size, stream);
+        } else {
+            self.freed_away(heap, st, size, lane, stream, &users);
+        }
+        if self.options.trim_threshold > 0 {
+            self.trim_above_threshold(heap, size, stream);
+        }
         Ok(true)
     }
 
@@ -130,21 +138,6 @@ impl Pool {
     pub(crate) fn bring_up_to_date(&self, st: &mut HeapState) {
         if !st.is_current(&self.order) {
             st.retire(&self.order, &self.index, false);
-        }
-    }
-
-    /// What follows a completed free. Nothing here can fail the free; what is missed is made up for
-    /// later.
-    #[inline]
-    fn after_free(&self, heap: &Heap, st: Locked<'_, HeapState>, freed: GivenUp, stream: Option<StreamHandle>) {
-        let GivenUp { size, own, lane, users } = freed;
-        if own {
-            self.freed(heap, st, size, stream);
-        } else {
-            self.freed_away(heap, st, size, lane, stream, &users);
-        }
-        if self.options.trim_threshold > 0 {
-            self.trim_above_threshold(heap, size, stream);
         }
     }
 

@@ -22,16 +22,6 @@ impl HeapState {
         addr
     }
 
-    /// Takes back a live block that was used and freed in the order of the heap's own stream. It is
-    /// free at once. `tag` is of that order.
-    #[inline(always)]
-    pub(crate) fn take_back_own_block(&mut self, region: u32, tag: Tag, index: &Index) {
-        let requested = self.block_leaves(region, index);
-        if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
-            self.regions.join(old);
-        }
-    }
-
     /// Counts the free of a live block, and removes it from its scope and the index. Returns the
     /// bytes that were requested.
     #[inline(always)]
@@ -121,7 +111,13 @@ impl HeapState {
     #[inline(always)]
     pub(crate) fn take_back_own(&mut self, place: Place, tag: impl FnOnce() -> Tag, order: &Order, index: &Index) {
         match place {
-            Place::Block { region } => self.take_back_own_block(region, tag(), index),
+            Place::Block { region } => {
+                let tag = tag();
+                let requested = self.block_leaves(region, index);
+                if let Some(old) = self.regions.make_quick(region, requested.max(SLOT).next_multiple_of(GRANULE), tag) {
+                    self.regions.join(old);
+                }
+            }
             Place::Object { slab, number } => {
                 if self.object_leaves(slab, number) && self.slabs.free(slab, number, last_use(self.lane, order)) {
                     self.drop_slab(slab, order, index);

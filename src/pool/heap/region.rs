@@ -402,14 +402,6 @@ impl Regions {
     }
 }
 
-/// A region cut up: the block wanted, and what is left in front of it and behind it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
-    pub(crate) lead: Option<u32>,
-    pub(crate) block: u32,
-    pub(crate) rest: Option<u32>,
-}
-
 impl Regions {
     /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined
     /// region.
@@ -438,7 +430,7 @@ impl Regions {
     }
 
     /// Joins a live region, last used at `tag`, with ready neighbours into a live one, for
-    /// [`Self::cut_loose`] to cut. This saves putting it into a bin and taking it out again.
+    /// [`Self::cut_apart`] to cut. This saves putting it into a bin and taking it out again.
     pub(crate) fn take_neighbours(&mut self, r: u32, mut tag: Tag) -> u32 {
         let r = self.join_ready(r, &mut tag);
         let region = self.get_mut(r);
@@ -479,28 +471,23 @@ impl Regions {
     /// is ready again.
     pub(crate) fn cut(&mut self, r: u32, addr: u64, size: u64) -> u32 {
         self.take_ready(r);
-        self.cut_loose(r, addr, size)
-    }
-
-    /// Like [`Self::cut`], out of a live region of which nothing else is in use.
-    pub(crate) fn cut_loose(&mut self, r: u32, addr: u64, size: u64) -> u32 {
         let tag = self.get(r).tag;
-        let Cut { lead, block, rest } = self.cut_apart(r, addr, size);
-        lead.into_iter().chain(rest).for_each(|part| self.put_back(part, tag));
+        let (block, left) = self.cut_apart(r, addr, size);
+        left.into_iter().flatten().for_each(|part| self.put_back(part, tag));
         block
     }
 
-    /// Like [`Self::cut_loose`], but what is left on either side stays live until the caller puts
-    /// it back.
+    /// Like [`Self::cut`], out of a live region of which nothing else is in use. Returns what is
+    /// left on either side, too, which stays live until the caller puts it back.
     #[inline]
-    pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> Cut {
+    pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> (u32, [Option<u32>; 2]) {
         let lead = addr - self.get(r).addr;
         let (lead, block) = match lead {
             0 => (None, r),
             _ => (Some(r), self.split(r, lead)),
         };
         let rest = (self.get(block).size > size).then(|| self.split(block, size));
-        Cut { lead, block, rest }
+        (block, [lead, rest])
     }
 
     /// First regions of all spans, by address.
@@ -641,7 +628,8 @@ mod tests {
         let r = regions.add(14 * P, 4 * P);
         let r = regions.take_neighbours(r, Tag::SETTLED);
         assert_eq!((regions.get(r).addr, regions.get(r).size, regions.ready_bytes()), (10 * P, 12 * P, 0));
-        let r = regions.cut_loose(r, 11 * P, 6 * P);
+        let (r, left) = regions.cut_apart(r, 11 * P, 6 * P);
+        left.into_iter().flatten().for_each(|part| regions.put_back(part, Tag::SETTLED));
         assert_eq!((regions.get(r).addr, regions.get(r).size, regions.get(r).state), (11 * P, 6 * P, State::Live));
         assert_eq!(regions.ready_bytes(), 6 * P);
         assert_eq!(regions.validate(), Ok(()));

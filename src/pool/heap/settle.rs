@@ -130,10 +130,10 @@ impl HeapState {
                 self.regions.get_mut(r).state = State::Live;
             }
             (1..group.len()).for_each(|_| self.regions.absorb_next(first));
-            let cut = self.regions.cut_apart(first, addr, end - addr);
-            left.extend(cut.lead.into_iter().chain(cut.rest).map(|part| (part, tag)));
-            self.regions.put_back(cut.block, tag);
-            ready.push(cut.block);
+            let (whole, parts) = self.regions.cut_apart(first, addr, end - addr);
+            left.extend(parts.into_iter().flatten().map(|part| (part, tag)));
+            self.regions.put_back(whole, tag);
+            ready.push(whole);
         }
         self.forget_taken(lane);
         left.into_iter().for_each(|(part, tag)| self.wait_for(part, &[tag]));

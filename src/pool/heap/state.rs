@@ -258,20 +258,13 @@ impl HeapState {
     pub(crate) fn cut_where(&mut self, size: u64, align: u64, accept: impl Fn(&Region) -> bool) -> Option<u32> {
         debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
-        Some(self.cut_at(r, size, align))
-    }
-
-    /// Cuts `size` bytes at a multiple of `align` out of a ready region that has them
-    /// ([`Self::place_in`] says where).
-    pub(crate) fn cut_at(&mut self, r: u32, size: u64, align: u64) -> u32 {
-        self.regions.take_ready(r);
         let (from, size) = self.place_in(r, size, align);
-        let cut = self.regions.cut_loose(r, from, size);
+        let cut = self.regions.cut(r, from, size);
         self.note_taken();
-        cut
+        Some(cut)
     }
 
-    /// Where in a region about to be cut a request goes, and how many bytes it gets.
+    /// Where in a free region a request goes, and how many bytes it gets.
     ///
     /// A block goes to the start. In a ring, the newest block is next to that; blocks made together
     /// are freed together, and join then. A block of a page or more goes to the end if the newer
@@ -298,8 +291,8 @@ impl HeapState {
             let (from, size) = self.place_in(region, w.size, w.align);
             self.regions.cut_apart(region, from, size)
         });
-        let left = cut.map_or([Some(region), None], |c| [c.lead, c.rest]);
-        (cut.map_or(region, |c| c.block), left.into_iter().flatten())
+        let (block, left) = cut.unwrap_or((region, [Some(region), None]));
+        (block, left.into_iter().flatten())
     }
 
     /// Whether the neighbour behind a free region is a live block, newer than what lies in front.

@@ -26,18 +26,10 @@ const LARGE: u64 = 256 * SLOT;
 const CHUNK_SLOTS: usize = 4096;
 
 /// Slots per second-level table: 16 GiB of addresses in 2 MiB.
-#[cfg(not(loom))]
-const TABLE_SLOTS: usize = 64 * CHUNK_SLOTS;
-
-#[cfg(loom)]
-const TABLE_SLOTS: usize = CHUNK_SLOTS;
+const TABLE_SLOTS: usize = if cfg!(loom) { CHUNK_SLOTS } else { 64 * CHUNK_SLOTS };
 
 /// Most reservations a pool can have.
-#[cfg(not(loom))]
-const MAX_ROOTS: usize = 64;
-
-#[cfg(loom)]
-const MAX_ROOTS: usize = 2;
+const MAX_ROOTS: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// What an address leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

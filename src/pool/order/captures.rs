@@ -6,7 +6,7 @@
 //! captured. One that is begun through gpumem is announced, and known from just before it begins.
 
 use crate::base::sync::{Apart, AtomicU64, AtomicUsize};
-use crate::pool::types::{Rank, Ranked, RankedGuard};
+use crate::pool::types::{Rank, Ranked};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -32,7 +32,7 @@ pub(crate) struct Captures {
     /// Counts changes that make threads ask anew which heap is a stream's.
     changes: AtomicU64,
     /// Streams that were being captured when they were last named, or whose capture was announced.
-    keys: Apart<Ranked<KnownCaptures>>,
+    pub(crate) keys: Apart<Ranked<KnownCaptures>>,
     /// The latest time in `keys`, counted from 1.
     clock: AtomicU64,
 }
@@ -49,16 +49,6 @@ impl Default for Captures {
 }
 
 impl Captures {
-    /// Keeps others from learning of captures.
-    pub(crate) fn lock(&self) -> RankedGuard<'_, KnownCaptures> {
-        self.keys.lock()
-    }
-
-    /// Like [`Self::lock`], for a thread that takes every lock: see [`Ranked::lock_among_others`].
-    pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, KnownCaptures> {
-        self.keys.lock_among_others()
-    }
-
     /// Forgets all captures, as none is in progress, except those announced: they may begin later.
     pub(crate) fn forget_unannounced(&self, keys: &mut KnownCaptures) {
         keys.retain(|_, known| known.announced);
@@ -78,7 +68,7 @@ impl Captures {
     }
 
     fn learn(&self, key: usize, announced: bool) -> u64 {
-        let mut keys = self.lock();
+        let mut keys = self.keys.lock();
         let time = self.clock.fetch_add(1, Relaxed) + 1;
         let before = keys.get(&key).copied();
         let met = !announced || before.is_some_and(|k| k.met);
@@ -95,7 +85,7 @@ impl Captures {
     /// `time`. What was captured there is gone; the stream may be captured all the same, as may any
     /// that no call names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
-        let mut keys = self.lock();
+        let mut keys = self.keys.lock();
         if keys.get(&key).is_some_and(|known| known.time <= time) {
             keys.remove(&key);
         }
@@ -105,7 +95,7 @@ impl Captures {
     /// Notes that no capture is to begin any more on the stream with this `key`; one that was met,
     /// or that the caller has `seen`, may be in progress.
     pub(crate) fn no_more(&self, key: usize, seen: bool) {
-        let mut keys = self.lock();
+        let mut keys = self.keys.lock();
         if keys.get(&key).is_some_and(|known| !known.met && !seen) {
             keys.remove(&key);
         } else if let Some(known) = keys.get_mut(&key) {
@@ -136,7 +126,7 @@ impl Captures {
     #[inline]
     pub(crate) fn over(&self, key: impl FnOnce() -> usize) {
         if self.known() {
-            let mut keys = self.lock();
+            let mut keys = self.keys.lock();
             keys.remove(&key());
             self.count.store(keys.len(), Relaxed);
         }

@@ -329,7 +329,7 @@ impl Order {
         if self.context.lock().len() >= MANY_CONTEXT_MARKERS {
             self.poll_context()?;
         }
-        let mut captured = self.captures.lock();
+        let mut captured = self.captures.keys.lock();
         // A thread that begins a capture through gpumem announces it first, and waits here until
         // the marker is recorded.
         if heed && !captured.is_empty() {
@@ -538,7 +538,7 @@ impl Order {
             ensure!(markers.iter().is_sorted_by(|a, b| a.epoch < b.epoch), "lane {i}: markers out of order");
         }
         // Context markers are recorded under this lock.
-        let _captures = self.captures.lock_among_others();
+        let _captures = self.captures.keys.lock_among_others();
         let context = self.context.lock_among_others();
         let pending: usize = lanes.iter().map(|(_, markers)| markers.len()).sum();
         let events = context.len() + self.spare.lock().len() + pending;

@@ -7,7 +7,7 @@
 //! means: a hit is a shorter way to the same end.
 
 use crate::base::{Error, Result, Status, StreamHandle};
-use crate::pool::heap::{slab, HeapState, Place, Taken, GRANULE, SMALL_MAX};
+use crate::pool::heap::{slab, HeapState, Place, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::Pool;
 use crate::pool::types::{checked_alignment, too_large, AllocFlags, AllocRequest, Scope};
@@ -92,8 +92,8 @@ impl Pool {
         }
         let addr = match size <= SMALL_MAX {
             true => {
-                let Taken { slab, number, addr } = st.take_object(slab::class_of(size), size)?;
-                st.join(scope, Place::Object { slab, number }, self.number);
+                let (place, addr) = st.take_object(slab::class_of(size), size)?;
+                st.join(scope, place, self.number);
                 addr
             }
             false => {

@@ -61,12 +61,11 @@ impl Pool {
             }
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
-        let routes = &self.privates.routes;
         let made = Ranked::new(Rank::Made, Vec::new());
         let route = Arc::new(Route { arena: arena.clone(), which, key, began, over, capture, made });
-        let mut list = routes.list.lock();
-        list.push(route.clone());
-        routes.count.store(list.len(), Release);
+        let mut routes = self.privates.routes.lock();
+        routes.push(route.clone());
+        self.privates.route_count.store(routes.len(), Release);
         captures.forget_places();
         Ok(route)
     }
@@ -93,11 +92,10 @@ impl Pool {
         if route.over.swap(true, AcqRel) {
             return;
         }
-        let routes = &self.privates.routes;
-        let mut list = routes.list.lock();
-        list.retain(|r| !std::ptr::eq(&**r, route));
-        routes.count.store(list.len(), Release);
-        drop(list);
+        let mut routes = self.privates.routes.lock();
+        routes.retain(|r| !std::ptr::eq(&**r, route));
+        self.privates.route_count.store(routes.len(), Release);
+        drop(routes);
         self.order.captures.forget_places();
         if let WhichStreams::Handle(_) = route.which {
             self.order.captures.no_more(route.key, route.capture.load(Acquire) != 0);
@@ -111,7 +109,7 @@ impl Pool {
     }
 
     pub(crate) fn end_routes(&self, arena: &GraphArena) {
-        let all = self.privates.routes.list.lock().clone();
+        let all = self.privates.routes.lock().clone();
         all.iter().filter(|r| std::ptr::eq(&*r.arena, arena)).for_each(|r| self.end_route(r));
     }
 
@@ -123,7 +121,7 @@ impl Pool {
 
     /// The latest route that claims a stream, and what the handle stands for now.
     fn route_of(&self, stream: StreamHandle) -> Result<Option<(Arc<Route>, Now)>> {
-        let all = self.privates.routes.list.lock().clone();
+        let all = self.privates.routes.lock().clone();
         for route in all.into_iter().rev() {
             if let Some(now) = self.claims(&route, stream)? {
                 return Ok(Some((route, now)));
@@ -188,13 +186,13 @@ impl Pool {
 
     /// Whether a route claims the stream.
     pub fn is_claimed(&self, stream: StreamHandle) -> Result<bool> {
-        Ok(self.privates.routes.count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
+        Ok(self.privates.route_count.load(Acquire) > 0 && self.route_of(stream)?.is_some())
     }
 
     /// The heap of a stream that allocates from an arena, and what lets it.
     #[inline]
     pub(crate) fn routed_heap(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
-        if self.privates.routes.count.load(Acquire) == 0 {
+        if self.privates.route_count.load(Acquire) == 0 {
             return Ok(None);
         }
         self.find_routed_heap(stream)

@@ -2,7 +2,7 @@
 
 use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::heap::region::{Block, State, GRANULE};
-use crate::pool::heap::slab::{self, Taken};
+use crate::pool::heap::slab;
 use crate::pool::heap::state::HeapState;
 use crate::pool::heap::waiting::Item;
 use crate::pool::memory::{Entry, Index, SLOT};
@@ -37,9 +37,9 @@ impl HeapState {
         requested
     }
 
-    /// Takes a small object; `None` when the class has no free one.
+    /// Takes a small object, and returns its address, too; `None` when the class has no free one.
     #[inline(always)]
-    pub(crate) fn take_object(&mut self, class: usize, requested: u64) -> Option<Taken> {
+    pub(crate) fn take_object(&mut self, class: usize, requested: u64) -> Option<(Place, u64)> {
         let id = self.new_id();
         let taken = self.slabs.alloc(class, requested, id)?;
         self.note_handed_out(slab::class_size(class), requested);

@@ -26,5 +26,5 @@ pub(crate) use part::{Counts, LayoutInUse, Notes, Now, StreamPart, User};
 pub use part::{Life, Placed, Span};
 pub(crate) use places::Known;
 pub(crate) use region::{block_size, Block, State, GRANULE, MIN_SPLIT};
-pub(crate) use slab::{Taken, SMALL_MAX};
+pub(crate) use slab::SMALL_MAX;
 pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};

@@ -42,7 +42,6 @@ mod tests {
     use crate::base::size::TIB;
     use crate::base::{DeviceId, StreamHandle};
     use crate::driver::host::{HostDriver, HostOptions};
-    use crate::pool::heap::members::Place;
     use crate::pool::heap::slab::{class_of, slab_size};
 
     /// A stream's handle goes to another one. Before the heap hears of it, another thread frees the
@@ -60,10 +59,7 @@ mod tests {
         let class = class_of(1000);
         let region = st.regions.add(8 * TIB, slab_size(class));
         st.add_slab(class, region, &index);
-        let [away, last] = [(); 2].map(|()| {
-            let taken = st.take_object(class, 1000).unwrap();
-            Place::Object { slab: taken.slab, number: taken.number }
-        });
+        let [away, last] = [(); 2].map(|()| st.take_object(class, 1000).unwrap().0);
         // The other stream's tag, which the device passes at once, as far as the heap is told.
         st.take_back(away, &[Tag::SETTLED], &order, &index);
         // The first half of `change_hands`, the free, and the second half.

@@ -3,7 +3,7 @@
 //! A slab is a region cut into objects of one size class, so that small blocks cost neither a
 //! region each nor a search. Slabs belong to one heap and serve its own stream only.
 
-use crate::pool::heap::members::NO_MEMBER;
+use crate::pool::heap::members::{Place, NO_MEMBER};
 use crate::pool::memory::SLOT;
 use crate::pool::order::Tag;
 use crate::pool::types::{NONE, SMALL_MIN};
@@ -57,14 +57,6 @@ pub(crate) struct Object {
     pub(crate) requested: u32,
     /// Its record in the heap's [`Members`](crate::pool::heap::members::Members).
     pub(crate) member: u32,
-}
-
-/// An object just taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(crate) slab: u32,
-    pub(crate) number: u32,
-    pub(crate) addr: u64,
 }
 
 /// One slab.
@@ -194,9 +186,9 @@ impl Slabs {
         self.all.iter().enumerate().map(|(i, s)| (i as u32, s)).filter(|(_, s)| s.region != NONE)
     }
 
-    /// Takes an object of the class.
+    /// Takes an object of the class. Returns its address, too.
     #[inline(always)]
-    pub(crate) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<Taken> {
+    pub(crate) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<(Place, u64)> {
         let s = self.heads[class];
         if s == NONE {
             return None;
@@ -214,7 +206,7 @@ impl Slabs {
         if !slab.has_free() {
             self.unlink(s);
         }
-        Some(Taken { slab: s, number: n, addr })
+        Some((Place::Object { slab: s, number: n }, addr))
     }
 
     /// Notes the record of a live object.

@@ -51,11 +51,11 @@ fn objects_come_back_and_one_empty_slab_stays() {
     assert_eq!(s.alloc(class, 1000, 1), None);
     let a = s.add(class, 1 << 20, 0);
     let per = s.try_get(a).map_or(0, |s| s.capacity);
-    let all: Vec<u64> = (0..per).filter_map(|i| s.alloc(class, 1000, u64::from(i))).map(|t| t.addr).collect();
+    let all: Vec<u64> = (0..per).filter_map(|i| s.alloc(class, 1000, u64::from(i))).map(|t| t.1).collect();
     assert_eq!(all.len() as u32, per);
     assert_eq!(s.alloc(class, 1000, 9), None, "full");
     let b = s.add(class, 2 << 20, 1);
-    assert!(s.alloc(class, 1000, 10).is_some_and(|t| t.addr >= 2 << 20));
+    assert!(s.alloc(class, 1000, 10).is_some_and(|t| t.1 >= 2 << 20));
     assert_eq!(s.validate(), Ok(()));
     for n in 0..per - 1 {
         assert!(!s.free(a, n, |_| Tag::SETTLED), "still in use");

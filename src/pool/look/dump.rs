@@ -79,9 +79,9 @@ impl Pool {
                 let tags: String = tags.into_iter().map(tagged).collect();
                 format!("{used} of {capacity} objects of {size} in use{tags}")
             }
-            (About::Block { requested, tag, stream, id: number }, _) => {
-                id = Some(number);
-                asked(requested, stream, tag)
+            (About::Block(info), _) => {
+                id = Some(info.id);
+                asked(info.requested, info.stream, info.tag)
             }
             (About::Used(tag), _) if heap.is_some() && self.order.settled(tag) => "settled".into(),
             (About::Used(tag), _) => format!("after lane {} epoch {}", tag.lane(), tag.epoch()),

@@ -152,7 +152,7 @@ impl Still<'_> {
         ensure!(!placed, "an extent in stock has an address");
         pieces.extend(core.holes.iter().map(|(a, l)| (a, l, "hole")));
         pieces.extend(core.aliases.iter().map(|(a, l, _)| (a, l, "alias")));
-        pieces.extend(core.zombies.iter().map(|z| (z.addr, z.size, "zombie")));
+        pieces.extend(core.zombies.iter().map(|&(a, l)| (a, l, "zombie")));
         pieces.extend(core.dedicated.values().map(|d| (d.va, d.reserved, "dedicated")));
         pieces.extend(core.graves.values().map(|g| (g.va, g.reserved, "grave")));
         mapped += core.dedicated.values().filter(|d| d.handle.is_some()).map(|d| d.mapped).sum::<u64>();
@@ -162,7 +162,7 @@ impl Still<'_> {
         ensure!(mapped == recorded, "{recorded} mapped recorded, {mapped} found");
         core.stock.validate()?;
         core.aliases.validate()?;
-        let zombies: u64 = core.zombies.iter().map(|z| z.size).sum();
+        let zombies: u64 = core.zombies.iter().map(|z| z.1).sum();
         ensure!(zombies == counters.zombie_bytes.load(Relaxed), "the count of zombie bytes is wrong");
         pieces.sort_unstable();
         let mut pieces = pieces.into_iter();

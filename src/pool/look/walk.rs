@@ -1,8 +1,7 @@
 //! What is in a pool, piece by piece, for tools. Each heap is read at one moment, and handed on
 //! with no lock held.
 
-use crate::base::StreamHandle;
-use crate::pool::heap::{Block, Heap, State};
+use crate::pool::heap::{Heap, Place, State};
 use crate::pool::order::Tag;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
@@ -51,12 +50,7 @@ pub(crate) enum About {
     Nothing,
     /// When it was last used.
     Used(Tag),
-    Block {
-        requested: u64,
-        id: u64,
-        tag: u64,
-        stream: StreamHandle,
-    },
+    Block(AllocInfo),
     /// Physical bytes, there or elsewhere.
     Mapped(u64),
     Says(&'static str),
@@ -99,10 +93,7 @@ impl Pool {
                 let st = heap.lock();
                 for (r, g) in st.regions.iter() {
                     let (is, about) = match g.state {
-                        State::Live => {
-                            let Block { requested, id, tag, stream, .. } = *st.regions.block(r);
-                            (Is::Live, About::Block { requested, id, tag, stream })
-                        }
+                        State::Live => (Is::Live, About::Block(st.info(Place::Block { region: r }, self.dev, stream))),
                         State::Ready | State::Quick => (Is::Free(self.order.settled(g.tag)), About::Used(g.tag)),
                         State::Waiting => (Is::Waiting, About::Used(g.tag)),
                         State::Slab | State::Vacant | State::Edge => continue,
@@ -145,7 +136,7 @@ impl Pool {
         let mut add = |address, bytes, is, about| view.pieces.push(Piece { address, bytes, is, about });
         core.holes.iter().for_each(|(a, l)| add(a, l, Is::Hole, About::Nothing));
         core.aliases.iter().for_each(|(a, l, tag)| add(a, l, Is::Old, About::Used(tag)));
-        core.zombies.iter().for_each(|z| add(z.addr, z.size, Is::Old, About::Says("never used")));
+        core.zombies.iter().for_each(|&(a, l)| add(a, l, Is::Old, About::Says("never used")));
         let grave = |held| if held { "dedicated, freed, addresses kept" } else { "dedicated, freed" };
         core.graves.values().for_each(|g| add(g.va, g.reserved, Is::Leaving, About::Says(grave(g.held))));
         for d in core.dedicated.values() {

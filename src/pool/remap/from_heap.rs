@@ -1,7 +1,7 @@
 //! Allocation from one locked heap: a small object or a block, from ready memory or by search.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{block_size, slab, Heap, HeapState, Locked, Place, Taken, GRANULE, SMALL_MAX};
+use crate::pool::heap::{block_size, slab, Heap, HeapState, Locked, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
 use crate::pool::state::Pool;
@@ -36,9 +36,9 @@ impl Pool {
     /// Takes a small object, if the class has a free one. Returns its address.
     #[inline]
     fn take_object(&self, heap: &Heap, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
-        let Taken { slab, number, addr } = st.take_object(class, req.size)?;
+        let (place, addr) = st.take_object(class, req.size)?;
         st.note_tag(addr, req.tag);
-        st.admit(req, Place::Object { slab, number }, self.number);
+        st.admit(req, place, self.number);
         heap.publish(st);
         Some(addr)
     }

@@ -5,7 +5,7 @@ use crate::base::size::human;
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::memory::{Extent, Unmapping};
-use crate::pool::state::{Pool, Zombie};
+use crate::pool::state::Pool;
 use crate::pool::types::too_large;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -134,7 +134,7 @@ impl Pool {
         match done {
             Ok(()) => core.holes.give(va, len),
             Err(_) => {
-                core.zombies.push(Zombie { addr: va, size: len });
+                core.zombies.push((va, len));
                 self.counters.zombie_bytes.fetch_add(len, Relaxed);
             }
         }
@@ -160,14 +160,14 @@ impl Pool {
             return Ok(());
         }
         let mut zombies = std::mem::take(&mut self.core.lock().zombies);
-        while let Some(z) = zombies.pop() {
-            if let Err(e) = self.driver.unmap(z.addr, z.size) {
-                zombies.push(z);
+        while let Some((addr, len)) = zombies.pop() {
+            if let Err(e) = self.driver.unmap(addr, len) {
+                zombies.push((addr, len));
                 self.core.lock().zombies.append(&mut zombies);
                 return Err(e);
             }
-            self.counters.zombie_bytes.fetch_sub(z.size, Relaxed);
-            self.core.lock().holes.give(z.addr, z.size);
+            self.counters.zombie_bytes.fetch_sub(len, Relaxed);
+            self.core.lock().holes.give(addr, len);
         }
         Ok(())
     }

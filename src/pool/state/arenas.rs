@@ -56,7 +56,9 @@ pub struct GraphArena {
 
 /// What a pool knows of its arenas.
 pub(crate) struct Privates {
-    pub(crate) routes: Routes,
+    pub(crate) routes: Ranked<Vec<Arc<Route>>>,
+    /// How many there are, to be read without the lock.
+    pub(crate) route_count: AtomicUsize,
     /// Heaps of arenas that were released.
     pub(crate) shells: Ranked<Vec<u32>>,
     pub(crate) identities: AtomicU64,
@@ -65,7 +67,8 @@ pub(crate) struct Privates {
 impl Default for Privates {
     fn default() -> Privates {
         Privates {
-            routes: Routes::default(),
+            routes: Ranked::new(Rank::Leaf, Vec::new()),
+            route_count: AtomicUsize::new(0),
             shells: Ranked::new(Rank::Shells, Vec::new()),
             identities: AtomicU64::new(IDENTITIES),
         }
@@ -117,17 +120,4 @@ impl Route {
 pub(crate) struct Routed {
     pub(crate) route: Arc<Route>,
     pub(crate) part: Arc<StreamPart>,
-}
-
-/// The routes of a pool.
-pub(crate) struct Routes {
-    /// How many there are, to be read without the lock.
-    pub(crate) count: AtomicUsize,
-    pub(crate) list: Ranked<Vec<Arc<Route>>>,
-}
-
-impl Default for Routes {
-    fn default() -> Routes {
-        Routes { count: AtomicUsize::new(0), list: Ranked::new(Rank::Leaf, Vec::new()) }
-    }
 }

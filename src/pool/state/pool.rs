@@ -15,21 +15,15 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses that were never handed out and that the driver would not unmap: tried again when
-/// memory is given back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Zombie {
-    pub(crate) addr: u64,
-    pub(crate) size: u64,
-}
-
 /// Addresses, and memory that belongs to no heap. Guarded by the core lock.
 #[derive(Default)]
 pub(crate) struct Core {
     pub(crate) holes: Holes,
     pub(crate) stock: Stock,
     pub(crate) aliases: Aliases,
-    pub(crate) zombies: Vec<Zombie>,
+    /// Addresses that were never handed out and that the driver would not unmap, as `(start,
+    /// length)`: tried again when memory is given back.
+    pub(crate) zombies: Vec<(u64, u64)>,
     pub(crate) dedicated: BTreeMap<u64, Dedicated>,
     /// Graves by `va`.
     pub(crate) graves: BTreeMap<u64, Grave>,

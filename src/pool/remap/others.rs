@@ -62,8 +62,8 @@ impl Pool {
         Ok(false)
     }
 
-    /// Where neighbouring extents in one usable free region of another heap hold the request, with the
-    /// fewest bytes: the region, and from where to where.
+    /// Where neighbouring extents in one usable free region of another heap hold the request, with
+    /// the fewest bytes: the region, and from where to where.
     fn whole_run(&self, me: &HeapState, st: &HeapState, want: Want) -> Option<(u32, (u64, u64))> {
         let mut best: Option<(u32, (u64, u64))> = None;
         let bytes = |&(_, (start, end)): &(u32, (u64, u64))| end - start;

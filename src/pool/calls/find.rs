@@ -40,8 +40,12 @@ impl Pool {
             Ok(_) => Lost::Reclaimed,
             Err(lost) => lost,
         };
-        if lost != Lost::Unknown {
-            return Err(Self::double_free(ptr, verb, lost));
+        let freed =
+            |how| Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} {how} and has not been handed out since"));
+        match lost {
+            Lost::Freed => return Err(freed("was freed already")),
+            Lost::Reclaimed => return Err(freed("was freed by the exit of its arena")),
+            Lost::Unknown => {}
         }
         let text = match self.info_containing(ptr) {
             Ok(i) => format!(
@@ -86,14 +90,6 @@ impl Pool {
             }
         }
         Err(Lost::Unknown)
-    }
-
-    fn double_free(ptr: u64, verb: &str, lost: Lost) -> Error {
-        let how = match lost {
-            Lost::Reclaimed => "was freed by the exit of its arena",
-            _ => "was freed already",
-        };
-        Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} {how} and has not been handed out since"))
     }
 
     /// Facts about the allocation that starts at `ptr`.

@@ -157,10 +157,7 @@ impl Pool {
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
-        if st.has_run_low() {
-            self.ran_low(&mut st);
-        }
-        heap.publish(&st);
+        self.end_free(heap, &mut st);
         drop(st);
         self.mark_free(size, lane, stream, users);
     }
@@ -296,10 +293,7 @@ impl Pool {
     /// What follows a free in a heap's own order.
     #[inline(always)]
     pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
-        if st.has_run_low() {
-            self.ran_low(&mut st);
-        }
-        heap.publish(&st);
+        self.end_free(heap, &mut st);
         // With one stream nobody waits for a marker. With more, one can be recorded only on a
         // stream that the caller has named.
         let named = stream.is_some();
@@ -319,9 +313,18 @@ impl Pool {
         let _ = self.mark_stream(stream);
     }
 
+    /// Follows frees, before the heap's lock is given up.
+    #[inline(always)]
+    pub(crate) fn end_free(&self, heap: &Heap, st: &mut HeapState) {
+        if st.has_run_low() {
+            self.ran_low(st);
+        }
+        heap.publish(st);
+    }
+
     /// For a heap of which [`HeapState::has_run_low`] is true.
     #[cold]
-    pub(crate) fn ran_low(&self, st: &mut HeapState) {
+    fn ran_low(&self, st: &mut HeapState) {
         st.regions.tidy();
         self.maybe_start_afresh(st);
         st.low.note_reached(st.live_bytes, st.moves);

@@ -6,7 +6,7 @@
 //! nearly as short. Anything else goes to [`Pool::malloc_search`], which defines what an allocation
 //! means: a hit is a shorter way to the same end.
 
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Result, Status, StreamHandle};
 use crate::pool::heap::{slab, HeapState, Place, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::Pool;
@@ -42,14 +42,11 @@ impl Pool {
                 self.malloc_in(heap, st, req, align)
             }
         };
-        made.inspect_err(|e| self.count_failed(e))
-    }
-
-    /// Counts a request that was not met, if that was for lack of memory.
-    fn count_failed(&self, e: &Error) {
-        if e.status == Status::OutOfMemory {
-            self.counters.out_of_memory.fetch_add(1, Relaxed);
-        }
+        made.inspect_err(|e| {
+            if e.status == Status::OutOfMemory {
+                self.counters.out_of_memory.fetch_add(1, Relaxed);
+            }
+        })
     }
 
     /// The alignment of a request. Refuses an invalid one, and a size larger than the device.

@@ -41,7 +41,13 @@ impl Pool {
         for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
             self.make_public(number);
         }
-        parts.iter().for_each(|m| m.forget_capture(&self.order));
+        // The captures are forgotten, too: their graphs are gone.
+        for part in &parts {
+            let met = part.user.lock().met;
+            if met > 0 {
+                self.order.captures.gone(part.key, met);
+            }
+        }
     }
 
     /// Like [`Pool::malloc_search`], from the heap of a stream that allocates from an arena. If the

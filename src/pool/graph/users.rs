@@ -8,7 +8,7 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, HeapState, Locked, Now, Place, StreamPart};
-use crate::pool::order::{Order, CONTEXT};
+use crate::pool::order::CONTEXT;
 use crate::pool::state::{Pool, Route};
 use crate::pool::types::Ranked;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,16 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A route's list of its allocations keeps those that were freed since. With this many entries or
 /// more, they are dropped before the list grows.
 const MANY: usize = 1024;
-
-impl StreamPart {
-    /// Forgets the stream's capture, because the arena is released and its graphs are gone.
-    pub(crate) fn forget_capture(&self, order: &Order) {
-        let met = self.user.lock().met;
-        if met > 0 {
-            order.captures.gone(self.key, met);
-        }
-    }
-}
 
 impl Pool {
     /// Begins a route for the part's stream, which is `now`. What an earlier stream of the handle

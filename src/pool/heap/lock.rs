@@ -13,9 +13,8 @@ pub(crate) use real::{Lock, Locked};
 
 #[cfg(not(loom))]
 mod real {
-    use crate::pool::types::{Held, Rank};
+    use crate::pool::types::{Guard, Rank};
     use std::hint::spin_loop;
-    use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
     /// Rounds of spinning before a waiter lets other threads run; each spins twice as long as the
@@ -32,25 +31,7 @@ mod real {
     pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
 
     /// Holds the lock until dropped.
-    pub(crate) struct Locked<'a, T> {
-        guard: spin::mutex::SpinMutexGuard<'a, T>,
-        _held: Held,
-    }
-
-    impl<T> Deref for Locked<'_, T> {
-        type Target = T;
-        #[inline(always)]
-        fn deref(&self) -> &T {
-            &self.guard
-        }
-    }
-
-    impl<T> DerefMut for Locked<'_, T> {
-        #[inline(always)]
-        fn deref_mut(&mut self) -> &mut T {
-            &mut self.guard
-        }
-    }
+    pub(crate) type Locked<'a, T> = Guard<spin::mutex::SpinMutexGuard<'a, T>>;
 
     impl<T> Lock<T> {
         pub(crate) const fn new(value: T) -> Lock<T> {
@@ -61,24 +42,21 @@ mod real {
         #[inline]
         pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
             let guard = self.0.try_lock()?;
-            Some(Locked { guard, _held: Rank::Heap.taken() })
+            Some(Guard { guard, _held: Rank::Heap.taken() })
         }
 
         /// Takes the lock.
         #[inline]
         pub(crate) fn lock(&self) -> Locked<'_, T> {
             let held = Rank::Heap.wait();
-            match self.0.try_lock() {
-                Some(guard) => Locked { guard, _held: held },
-                None => Locked { guard: self.wait(), _held: held },
-            }
+            Guard { guard: self.0.try_lock().unwrap_or_else(|| self.wait()), _held: held }
         }
 
         /// Takes the lock, perhaps while holding other heaps' locks. Only for a thread that keeps
         /// all others out, and so waits for none that waits for it.
         pub(crate) fn lock_among_others(&self) -> Locked<'_, T> {
             let guard = self.0.try_lock().unwrap_or_else(|| self.wait());
-            Locked { guard, _held: Rank::Heap.taken() }
+            Guard { guard, _held: Rank::Heap.taken() }
         }
 
         /// Waits until another thread has released the lock, and takes it.

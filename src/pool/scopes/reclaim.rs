@@ -83,10 +83,7 @@ impl Pool {
                 break;
             }
         }
-        if st.has_run_low() {
-            self.ran_low(&mut st);
-        }
-        heap.publish(&st);
+        self.end_free(heap, &mut st);
         drop(st);
         self.mark_users(&users);
         if self.options.trim_threshold > 0 {

@@ -114,12 +114,15 @@ pub(crate) struct Ranked<T> {
     mutex: Mutex<T>,
 }
 
-/// Access to what a [`Ranked`] guards.
+/// Access to what a lock with a rank guards: the guard of the lock itself, and a note of its rank.
 #[derive(Debug)]
-pub(crate) struct RankedGuard<'a, T> {
-    guard: MutexGuard<'a, T>,
-    _held: Held,
+pub(crate) struct Guard<G> {
+    pub(crate) guard: G,
+    pub(crate) _held: Held,
 }
+
+/// Access to what a [`Ranked`] guards.
+pub(crate) type RankedGuard<'a, T> = Guard<MutexGuard<'a, T>>;
 
 impl<T> Ranked<T> {
     pub(crate) fn new(rank: Rank, value: T) -> Ranked<T> {
@@ -130,27 +133,27 @@ impl<T> Ranked<T> {
     #[inline]
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         let held = self.rank.wait();
-        RankedGuard { guard: lock(&self.mutex), _held: held }
+        Guard { guard: lock(&self.mutex), _held: held }
     }
 
     /// Takes the lock, perhaps while holding others of its rank or a later one: for a thread that
     /// takes all of them, one after the other, when no other thread ever has two.
     pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
-        RankedGuard { guard: lock(&self.mutex), _held: self.rank.taken() }
+        Guard { guard: lock(&self.mutex), _held: self.rank.taken() }
     }
 }
 
-impl<T> Deref for RankedGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
+    #[inline(always)]
+    fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 
-impl<T> DerefMut for RankedGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
+impl<G: DerefMut> DerefMut for Guard<G> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
 }

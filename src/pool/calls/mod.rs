@@ -11,7 +11,6 @@ mod open;
 mod realloc;
 mod record;
 mod resolve;
-mod sync;
 
 pub use belong::Kept;
 pub use evictable::{By, Moving, Waited};

@@ -2,7 +2,6 @@
 
 mod arena;
 mod parts;
-mod planned;
 mod routes;
 mod shells;
 mod users;

@@ -1,7 +1,7 @@
 //! One stream's part of a capture arena: its private heaps.
 //!
 //! An arena has a private heap for each stream that allocates from it, and one more for each layout
-//! in use (`planned.rs`). A private heap starts empty and grows in one place, from the start of the
+//! in use. A private heap starts empty and grows in one place, from the start of the
 //! addresses kept for it. It is made of memory that earlier captures left, settled memory of other
 //! heaps, and new memory.
 
@@ -141,6 +141,23 @@ impl Pool {
         part.heaps.lock().push(heap.number);
         part.counts.heaps.lock().push(heap.number);
         Ok((heap.number, base))
+    }
+
+    /// Allocates a large block where the layout has it, if the layout has one and the place is
+    /// free.
+    pub(crate) fn place_as_planned(&self, part: &StreamPart, req: &AllocRequest, size: u64, align: u64) -> Option<u64> {
+        let align = align.max(GRANULE);
+        let (heap, addr) = part.notes.lock().next_place(size, align, &part.counts)?;
+        let heap = self.heap(heap)?;
+        let mut st = heap.lock();
+        st.settle(&self.order, &self.index);
+        let Some(r) = st.regions.ready_around(addr, addr + size, NONE) else {
+            part.counts.deviations.fetch_add(1, Relaxed);
+            return None;
+        };
+        let cut = st.regions.cut(r, addr, size);
+        st.note_taken();
+        Some(self.finish_block(heap, &mut st, cut, req, Want::new(size, align, (req.stream, heap.lane))))
     }
 }
 

@@ -13,7 +13,6 @@ mod part;
 mod places;
 mod quick_list;
 mod region;
-mod retire;
 mod settle;
 pub(crate) mod slab;
 mod state;

@@ -9,7 +9,6 @@ mod flip;
 mod fresh_start;
 mod from_heap;
 mod grain;
-mod graves;
 mod mapping;
 mod old_addresses;
 mod others;

@@ -1,13 +1,16 @@
-//! Giving memory back to the driver.
+//! Giving memory back to the driver, that of graves too: of freed dedicated allocations that the
+//! device may still have been using.
 
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState};
-use crate::pool::memory::{Extent, Index};
+use crate::pool::memory::{Extent, Grave, Index};
 use crate::pool::order::{Order, Tag};
 use crate::pool::remap::sources::{take_out, Source};
 use crate::pool::state::Pool;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pool {
@@ -234,7 +237,7 @@ impl Pool {
         let mut free = self.sources(&st, None, |tag| self.order.settled(tag));
         // One region has one tag, and goes from high to low addresses: what is left of it before a
         // cut keeps its number.
-        free.sort_unstable_by_key(|s| (s.tag, std::cmp::Reverse(s.addr)));
+        free.sort_unstable_by_key(|s| (s.tag, Reverse(s.addr)));
         let mut released = 0;
         let done = free.iter().try_for_each(|s| {
             if self.mapped_now() > keep && s.extent.size <= most - released {
@@ -264,5 +267,49 @@ impl Pool {
         self.sub_mapped(s.extent.size);
         self.drop_handle(s.extent.handle)?;
         Ok(s.extent.size)
+    }
+
+    /// Unmaps and releases freed dedicated allocations the device has passed. Returns the bytes
+    /// released.
+    pub(crate) fn release_graves(&self) -> Result<u64> {
+        let lanes: BTreeSet<u32> = {
+            let core = self.core.lock();
+            core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
+        };
+        if lanes.is_empty() {
+            return Ok(0);
+        }
+        self.order.poll(lanes)?;
+        let mut ready: Vec<Grave> = Vec::new();
+        for g in self.core.lock().graves.values_mut() {
+            if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
+                g.busy = true;
+                ready.push(g.clone());
+            }
+        }
+        let mut released = 0;
+        let mut done = Ok(());
+        for g in ready {
+            // After a failure the others stay where they were.
+            done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+            let mut core = self.core.lock();
+            let Some(grave) = core.graves.get_mut(&g.va) else { continue };
+            grave.busy = false;
+            if done.is_err() {
+                continue;
+            }
+            // It is unmapped. Its addresses are free, unless they are held, whatever becomes of the
+            // handle.
+            if grave.held {
+                grave.mapped = 0;
+            } else {
+                core.close_grave(g.va);
+            }
+            self.sub_mapped(g.mapped);
+            drop(core);
+            released += g.mapped;
+            done = g.handle.map_or(Ok(()), |h| self.drop_handle(h));
+        }
+        done.map(|()| released)
     }
 }

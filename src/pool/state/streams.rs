@@ -1,4 +1,10 @@
-//! What the registry of streams knows.
+//! What a pool knows of streams: its own, in the registry, and those of other devices
+//! (`streams/other_devices.rs` says what for).
+
+use crate::base::sync::{AtomicU64, OnceLock};
+use crate::base::{DeviceId, StreamHandle};
+use crate::pool::types::{Rank, Ranked};
+use std::collections::HashMap;
 
 /// The registry's key for a stream: its handle, or its identity if many streams share one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,4 +23,32 @@ pub(crate) struct StreamHeaps {
     pub(crate) heaps: Vec<u32>,
     /// The position of the heap for the next thread that wants another one, when no more are made.
     pub(crate) next: usize,
+}
+
+/// A stream of another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteStream {
+    pub(crate) dev: DeviceId,
+    pub(crate) stream: StreamHandle,
+    pub(crate) identity: u64,
+}
+
+/// What one pool knows of streams of other devices.
+pub(crate) struct OtherDevices {
+    /// Made when first needed, and kept.
+    pub(crate) relay: OnceLock<StreamHandle>,
+    /// Start of a live allocation → the streams it was recorded on.
+    pub(crate) announced: Ranked<HashMap<u64, Vec<RemoteStream>>>,
+    /// How many entries `announced` has, so that nearly all frees look no further.
+    pub(crate) count: AtomicU64,
+}
+
+impl OtherDevices {
+    pub(crate) fn new() -> OtherDevices {
+        OtherDevices {
+            relay: OnceLock::new(),
+            announced: Ranked::new(Rank::Leaf, HashMap::new()),
+            count: AtomicU64::new(0),
+        }
+    }
 }

@@ -27,10 +27,8 @@ impl Pool {
             return Err(Error::invalid("evictable memory needs an evictor; allocate it with gpumem_malloc_with"));
         }
         if has(AllocFlags::EXPORTABLE) && !self.props.posix_fd {
-            return Err(Error::new(
-                Status::Unsupported,
-                format!("device {} cannot export memory as a file descriptor", self.dev),
-            ));
+            let why = format!("device {} cannot export memory as a file descriptor", self.dev);
+            return Err(Error::new(Status::Unsupported, why));
         }
         let flags = PhysFlags {
             posix_fd: has(AllocFlags::EXPORTABLE),
@@ -237,12 +235,9 @@ impl Pool {
                 return Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag")));
             }
             None => {
-                let info = self.info(ptr)?;
-                return Err(Error::invalid(format!(
-                    "{:#x} ({}) is pooled memory; allocate it with the EXPORTABLE flag",
-                    info.base,
-                    human(info.requested)
-                )));
+                let AllocInfo { base, requested, .. } = self.info(ptr)?;
+                let what = format!("{base:#x} ({})", human(requested));
+                return Err(Error::invalid(format!("{what} is pooled memory; allocate it with the EXPORTABLE flag")));
             }
         };
         self.driver.phys_export(handle)

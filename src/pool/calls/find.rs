@@ -48,11 +48,9 @@ impl Pool {
             Lost::Unknown => {}
         }
         let text = match self.info_containing(ptr) {
-            Ok(i) => format!(
-                "{verb}: {ptr:#x} is {} bytes inside the allocation at {:#x}; pass its start",
-                ptr - i.base,
-                i.base
-            ),
+            Ok(AllocInfo { base, .. }) => {
+                format!("{verb}: {ptr:#x} is {} bytes inside the allocation at {base:#x}; pass its start", ptr - base)
+            }
             Err(_) => format!("{verb}: {ptr:#x} is not a live allocation of device {}", self.dev),
         };
         Err(Error::new(Status::UnknownPointer, text))

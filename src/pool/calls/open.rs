@@ -19,18 +19,14 @@ impl Pool {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let props = driver.device_props(dev)?;
         if !props.vmm {
-            return Err(Error::new(
-                Status::Unsupported,
-                format!("device {dev} ({}) has no virtual memory management; set GPUMEM_POOL=off", props.name),
-            ));
+            let why = format!("device {dev} ({}) has no virtual memory management; set GPUMEM_POOL=off", props.name);
+            return Err(Error::new(Status::Unsupported, why));
         }
         // Index slots must not straddle extents.
         let page = options.page_size.max(props.granularity).max(SLOT);
         if !page.is_power_of_two() || page > size::GIB {
-            return Err(Error::new(
-                Status::Config,
-                format!("page size {page} is not a power of two from {} to {}", props.granularity, size::GIB),
-            ));
+            let why = format!("page size {page} is not a power of two from {} to {}", props.granularity, size::GIB);
+            return Err(Error::new(Status::Config, why));
         }
         let mut access = vec![dev];
         for peer in (0..driver.device_count()).map(DeviceId).filter(|&d| d != dev) {

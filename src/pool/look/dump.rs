@@ -123,31 +123,21 @@ impl Pool {
     pub fn dump(&self) -> String {
         let s = self.stats();
         let mut out = String::new();
+        let [mapped, live, requested, free] = [s.mapped, s.live, s.requested, s.free].map(human);
+        let [waiting, zombies, reserved, holes] = [s.waiting, s.zombies, s.reserved, s.holes].map(human);
+        let [most, largest] = [s.largest_without_growth, s.largest_free].map(human);
+        let (dev, name, extents, allocations) = (self.dev, &self.props.name, s.extents, s.allocations);
+        let (growths, stitches, moved) = (s.growths, s.stitches, s.moved);
+        let _ = writeln!(out, "device {dev} ({name}): {mapped} mapped in {extents} extents");
         let _ = writeln!(
             out,
-            "device {} ({}): {} mapped in {} extents",
-            self.dev,
-            self.props.name,
-            human(s.mapped),
-            s.extents
+            "  live {live} ({requested} asked for) in {allocations} allocations; free {free}, waiting {waiting}, zombies \
+             {zombies}; reserved {reserved}, holes {holes}"
         );
         let _ = writeln!(
             out,
-            "  live {} ({} asked for) in {} allocations; free {}, waiting {}, zombies {}; reserved {}, holes {}",
-            human(s.live),
-            human(s.requested),
-            s.allocations,
-            human(s.free),
-            human(s.waiting),
-            human(s.zombies),
-            human(s.reserved),
-            human(s.holes),
-        );
-        let _ =
-            writeln!(
-            out,
-            "  largest request without growth {}, without a driver call {}; {} growths, {} stitches, {} extents moved",
-            human(s.largest_without_growth), human(s.largest_free), s.growths, s.stitches, s.moved,
+            "  largest request without growth {most}, without a driver call {largest}; {growths} growths, {stitches} \
+             stitches, {moved} extents moved"
         );
         let _ = writeln!(out, "  {LEGEND}");
         let pieces = self.pieces();

@@ -289,17 +289,16 @@ impl Pool {
         }
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         self.say(|| {
-            let (moved, stocked, created) = (moves.len(), supply.stocked.len(), supply.create.len());
+            let (heap, moved, stocked, created) = (st.number, moves.len(), supply.stocked.len(), supply.create.len());
+            let [run, asked] = [run_bytes, want.size].map(human);
             let place = match anchor {
                 Some(a) if a.in_front => "in front of a free region",
                 Some(_) => "behind a free region",
                 None => "at addresses of its own",
             };
             format!(
-                "heap {}: {} for a request of {} {place}: {moved} extents moved, {stocked} from the stock, {created} created",
-                st.number,
-                human(run_bytes),
-                human(want.size),
+                "heap {heap}: {run} for a request of {asked} {place}: {moved} extents moved, {stocked} from the stock, \
+                 {created} created"
             )
         });
         let own = moves.iter().filter(|s| s.heap == st.number).count();

@@ -43,12 +43,11 @@ impl Pool {
         }
         let cut = Some(want).filter(|_| behind.is_none());
         self.say(|| {
+            let (heap, stocked) = (st.number, len as u64 - moved);
+            let [run, asked] = [end - start, cut.map_or(end - start, |w| w.size)].map(human);
             format!(
-                "heap {}: {} for a request of {} where they are mapped still: {moved} extents moved, {} from the stock",
-                st.number,
-                human(end - start),
-                human(cut.map_or(end - start, |w| w.size)),
-                len as u64 - moved,
+                "heap {heap}: {run} for a request of {asked} where they are mapped still: {moved} extents moved, {stocked} \
+                 from the stock"
             )
         });
         if !st.extents.put_back(start, end, len) {

@@ -55,22 +55,13 @@ impl Pool {
     /// once cannot exceed it; [`Pool::sub_mapped`] gives them back.
     pub(crate) fn claim(&self, bytes: u64) -> Result<()> {
         let limit = self.limit.load(Relaxed);
-        let claimed = self
-            .counters
-            .mapped
-            .fetch_update(Relaxed, Relaxed, |now| now.checked_add(bytes).filter(|&then| then <= limit || bytes == 0));
-        match claimed {
-            Ok(_) => Ok(()),
-            Err(now) => Err(Error::new(
-                Status::OutOfMemory,
-                format!(
-                    "{} more than the {} mapped would exceed the limit of {}",
-                    human(bytes),
-                    human(now),
-                    human(limit)
-                ),
-            )),
-        }
+        let more = |now: u64| now.checked_add(bytes).filter(|&then| then <= limit || bytes == 0);
+        let claimed = self.counters.mapped.fetch_update(Relaxed, Relaxed, more);
+        claimed.map(drop).map_err(|now| {
+            let [bytes, now, limit] = [bytes, now, limit].map(human);
+            let why = format!("{bytes} more than the {now} mapped would exceed the limit of {limit}");
+            Error::new(Status::OutOfMemory, why)
+        })
     }
 
     /// Maps extents one after the other from `va` on, the created ones last. If that fails, nothing

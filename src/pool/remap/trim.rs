@@ -47,8 +47,7 @@ impl Pool {
     /// The text for a request that found no memory.
     pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
         nvtx::mark(c"out of memory", requested);
-        let mapped = self.mapped_now();
-        let live = self.live_now();
+        let [asked, mapped, live] = [requested, self.mapped_now(), self.live_now()].map(human);
         let limit = self.limit.load(Relaxed);
         let limits = match limit {
             u64::MAX => "no limit is set".to_string(),
@@ -65,17 +64,12 @@ impl Pool {
             u64::MAX => "Free memory, or ask for less at a time",
             _ => "Free memory, raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
         };
-        Error::new(
-            Status::OutOfMemory,
-            format!(
-                "{requested} bytes ({}) were requested on device {}; the pool has {} mapped, {} of it live; {limits}; the \
-                 device has {device}. {advice}",
-                human(requested),
-                self.dev,
-                human(mapped),
-                human(live),
-            ),
-        )
+        let why = format!(
+            "{requested} bytes ({asked}) were requested on device {}; the pool has {mapped} mapped, {live} of it live; \
+             {limits}; the device has {device}. {advice}",
+            self.dev
+        );
+        Error::new(Status::OutOfMemory, why)
     }
 
     /// Whether as much is free as was requested, only not in whole extents: after everything that

@@ -28,14 +28,12 @@ impl Pool {
     /// would be part of the graph.
     pub fn after(&self, dev: DeviceId, stream: StreamHandle) -> Result<StreamHandle> {
         if self.driver.stream_is_capturing(dev, stream)? {
-            return Err(Error::new(
-                Status::Capturing,
-                format!(
-                    "memory of device {} cannot follow the stream {stream} of device {dev} while that, or a stream that it \
-                     waits for, is being captured; name a stream of device {}, or end the capture first",
-                    self.dev, self.dev
-                ),
-            ));
+            let why = format!(
+                "memory of device {0} cannot follow the stream {stream} of device {dev} while that, or a stream that it \
+                 waits for, is being captured; name a stream of device {0}, or end the capture first",
+                self.dev
+            );
+            return Err(Error::new(Status::Capturing, why));
         }
         let relay = self.relay()?;
         wait_for_stream(&*self.driver, (self.dev, relay), (dev, stream))?;

@@ -2,14 +2,14 @@
 //! it.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Heap, HeapState, Known, Locked, Place, State};
+use crate::pool::heap::{Heap, Known, Locked, Place, State};
 use crate::pool::memory::{Entry, SLOT};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{AllocInfo, RankedGuard};
 
 /// A live allocation, with the lock that keeps it alive.
 pub(crate) enum Found<'a> {
-    Pooled { heap: &'a Heap, st: Locked<'a, HeapState>, place: Place },
+    Pooled { heap: &'a Heap, st: Locked<'a>, place: Place },
     Dedicated { core: RankedGuard<'a, Core>, info: AllocInfo },
 }
 

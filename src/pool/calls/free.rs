@@ -146,7 +146,7 @@ impl Pool {
     pub(crate) fn freed_away(
         &self,
         heap: &Heap,
-        mut st: Locked<'_, HeapState>,
+        mut st: Locked<'_>,
         size: u64,
         lane: u32,
         stream: Option<StreamHandle>,
@@ -239,7 +239,7 @@ impl Pool {
 
     /// The heap's lock if it is free and nothing about the heap's live blocks is special.
     #[inline(always)]
-    fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a, HeapState>> {
+    fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a>> {
         let st = heap.try_lock_quick()?;
         if st.users.is_empty() && st.is_current(&self.order) && st.private.is_none() {
             return Some(st);
@@ -292,7 +292,7 @@ impl Pool {
 
     /// What follows a free in a heap's own order.
     #[inline(always)]
-    pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_, HeapState>, size: u64, stream: Option<StreamHandle>) {
+    pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_>, size: u64, stream: Option<StreamHandle>) {
         self.end_free(heap, &mut st);
         // With one stream nobody waits for a marker. With more, one can be recorded only on a
         // stream that the caller has named.
@@ -304,7 +304,7 @@ impl Pool {
 
     /// Records a marker: a batch of frees is full, or another heap waits for one of them.
     #[cold]
-    fn freed_batch(&self, heap: &Heap, mut st: Locked<'_, HeapState>, stream: Option<StreamHandle>) {
+    fn freed_batch(&self, heap: &Heap, mut st: Locked<'_>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };
         if self.order.take_asked(heap.lane) {
             st.batch.mark_sooner();

@@ -6,7 +6,7 @@
 //! driver. A captured stream cannot be asked for its identity, so it has a heap of its own.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Heap, HeapState, Locked, Now};
+use crate::pool::heap::{Heap, Locked, Now};
 use crate::pool::state::{Key, Pool, Routed};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
@@ -119,7 +119,7 @@ impl Pool {
     /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if the
     /// thread keeps meeting others there.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
+    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a>) {
         match heap.try_lock_quick() {
             Some(st) => (heap, st),
             None => self.enter_later(heap, stream),
@@ -127,7 +127,7 @@ impl Pool {
     }
 
     #[cold]
-    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a, HeapState>) {
+    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a>) {
         let st = heap.lock_quick();
         let mallocs = st.mallocs;
         let move_on = CACHE.with(|c| {

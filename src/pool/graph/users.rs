@@ -7,7 +7,7 @@
 //! unsettled free memory first waits for the context.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Heap, HeapState, Locked, Now, Place, StreamPart};
+use crate::pool::heap::{Heap, Locked, Now, Place, StreamPart};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::{Pool, Route};
 use crate::pool::types::Ranked;
@@ -98,7 +98,7 @@ impl Pool {
     /// The live allocation that starts at `addr`, if it is pooled, with its heap's lock; with an
     /// `id`, only the one that has it. It may count as freed. While it lives, its entry in the
     /// index stays as it is.
-    pub(crate) fn live_at(&self, addr: u64, id: Option<u64>) -> Option<(&Heap, Locked<'_, HeapState>, Place)> {
+    pub(crate) fn live_at(&self, addr: u64, id: Option<u64>) -> Option<(&Heap, Locked<'_>, Place)> {
         let entry = self.index.get(addr);
         let heap = self.heap(entry.heap()?)?;
         let st = heap.lock_quick();

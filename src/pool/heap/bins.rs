@@ -102,22 +102,17 @@ impl Bins {
 
     /// The last non-empty bin: where the largest region is.
     pub(crate) fn last_used(&self) -> Option<usize> {
-        self.last_of(self.levels)
+        self.used_before(LEVELS * STEPS)
     }
 
     /// The last non-empty bin with a number below `bin`.
     pub(crate) fn used_before(&self, bin: usize) -> Option<usize> {
         let (level, step) = (bin / STEPS, bin % STEPS);
-        let here = self.steps.get(level)? & ((1 << step) - 1);
-        match here.checked_ilog2() {
-            Some(step) => Some(level * STEPS + step as usize),
-            None => self.last_of(self.levels & ((1 << level) - 1)),
+        let here = self.steps.get(level).map_or(0, |steps| steps & ((1 << step) - 1));
+        if let Some(step) = here.checked_ilog2() {
+            return Some(level * STEPS + step as usize);
         }
-    }
-
-    /// The last non-empty bin of these levels.
-    fn last_of(&self, levels: u64) -> Option<usize> {
-        let level = levels.checked_ilog2()? as usize;
+        let level = (self.levels & ((1 << level) - 1)).checked_ilog2()? as usize;
         Some(level * STEPS + self.steps[level].ilog2() as usize)
     }
 }

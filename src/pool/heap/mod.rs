@@ -19,11 +19,10 @@ mod state;
 mod waiting;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use lock::Locked;
 pub(crate) use members::{Place, NO_MEMBER};
 pub(crate) use part::{Counts, LayoutInUse, Notes, Now, StreamPart, User};
 pub use part::{Life, Placed, Span};
 pub(crate) use places::Known;
 pub(crate) use region::{block_size, Block, State, GRANULE, MIN_SPLIT};
 pub(crate) use slab::SMALL_MAX;
-pub(crate) use state::{Heap, HeapState, Vain, SMALL_HEAP};
+pub(crate) use state::{Heap, HeapState, Locked, Vain, SMALL_HEAP};

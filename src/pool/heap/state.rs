@@ -11,7 +11,7 @@ use crate::base::size::GIB;
 use crate::base::sync::AtomicU64;
 use crate::pool::heap::backoff::Backoff;
 use crate::pool::heap::fresh_start::FreshStarts;
-use crate::pool::heap::lock::{Lock, Locked};
+use crate::pool::heap::lock::{self, Lock};
 use crate::pool::heap::low::Low;
 use crate::pool::heap::members::Members;
 use crate::pool::heap::memo::Memo;
@@ -32,6 +32,9 @@ pub(crate) const SMALL_HEAP: u64 = GIB;
 /// Finding no room counts if it happens within this many allocations of the last time, or of the
 /// heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
+
+/// Holds a heap's lock until dropped.
+pub(crate) type Locked<'a> = lock::Locked<'a, HeapState>;
 
 /// Memory of one stream, on cache lines of its own, because other threads use its neighbours.
 #[repr(C, align(128))]
@@ -62,39 +65,39 @@ impl Heap {
     }
 
     /// Takes the lock and empties the quick list, so that searches find every free region.
-    pub(crate) fn lock(&self) -> Locked<'_, HeapState> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         let mut st = self.state.lock();
         st.regions.tidy();
         st
     }
 
     /// Like [`Self::lock`], if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<Locked<'_, HeapState>> {
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         let mut st = self.state.try_lock()?;
         st.regions.tidy();
         Some(st)
     }
 
     /// Like [`Self::try_lock`], unless the heap's free memory is kept for graphs.
-    pub(crate) fn try_lock_open(&self) -> Option<Locked<'_, HeapState>> {
+    pub(crate) fn try_lock_open(&self) -> Option<Locked<'_>> {
         self.try_lock().filter(|st| st.private.is_none())
     }
 
     /// Takes the lock and leaves the quick list as it is, to hand a block out or take one back.
     #[inline]
-    pub(crate) fn lock_quick(&self) -> Locked<'_, HeapState> {
+    pub(crate) fn lock_quick(&self) -> Locked<'_> {
         self.state.lock()
     }
 
     /// Like [`Self::lock_quick`], for a thread that keeps all others out: see
     /// [`Lock::lock_among_others`].
-    pub(crate) fn lock_among_others(&self) -> Locked<'_, HeapState> {
+    pub(crate) fn lock_among_others(&self) -> Locked<'_> {
         self.state.lock_among_others()
     }
 
     /// Like [`Self::lock_quick`], if nobody has it.
     #[inline]
-    pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_, HeapState>> {
+    pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_>> {
         self.state.try_lock()
     }
 

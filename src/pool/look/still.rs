@@ -3,7 +3,7 @@
 //! Other threads wait meanwhile. For tests and debugging.
 
 use crate::base::{Error, Result};
-use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::heap::{Heap, Locked};
 use crate::pool::state::{Core, Key, Pool, StreamHeaps};
 use crate::pool::types::{Held, Rank, RankedGuard, Scope};
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ pub struct Still<'a> {
     /// Keeps heaps from being added.
     _streams: RankedGuard<'a, HashMap<Key, StreamHeaps>>,
     shells: RankedGuard<'a, Vec<u32>>,
-    heaps: Vec<(&'a Heap, Locked<'a, HeapState>)>,
+    heaps: Vec<(&'a Heap, Locked<'a>)>,
     core: RankedGuard<'a, Core>,
 }
 

@@ -9,13 +9,7 @@ use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
 
 impl Pool {
     /// Allocates from a locked heap of the request's stream.
-    pub(crate) fn malloc_in(
-        &self,
-        heap: &Heap,
-        mut st: Locked<'_, HeapState>,
-        req: &AllocRequest,
-        align: u64,
-    ) -> Result<u64> {
+    pub(crate) fn malloc_in(&self, heap: &Heap, mut st: Locked<'_>, req: &AllocRequest, align: u64) -> Result<u64> {
         if req.size <= SMALL_MAX && align <= SLOT {
             let class = match align {
                 SMALL_MIN => slab::class_of(req.size),
@@ -44,13 +38,7 @@ impl Pool {
     }
 
     #[cold]
-    fn malloc_small_slow(
-        &self,
-        heap: &Heap,
-        mut st: Locked<'_, HeapState>,
-        class: usize,
-        req: &AllocRequest,
-    ) -> Result<u64> {
+    fn malloc_small_slow(&self, heap: &Heap, mut st: Locked<'_>, class: usize, req: &AllocRequest) -> Result<u64> {
         st.regions.tidy();
         self.poll_and_settle(&mut st)?;
         if let Some(addr) = self.take_object(heap, &mut st, class, req) {
@@ -73,13 +61,7 @@ impl Pool {
     }
 
     #[cold]
-    fn malloc_large_slow(
-        &self,
-        heap: &Heap,
-        mut st: Locked<'_, HeapState>,
-        want: Want,
-        req: &AllocRequest,
-    ) -> Result<u64> {
+    fn malloc_large_slow(&self, heap: &Heap, mut st: Locked<'_>, want: Want, req: &AllocRequest) -> Result<u64> {
         self.poll_and_settle(&mut st)?;
         match self.find_region(heap, st, Want { for_block: true, ..want }, req)? {
             Answer::Region(mut st, r) => Ok(self.finish_block(heap, &mut st, r, req, want)),

@@ -7,7 +7,7 @@
 //! then after giving back free memory of every heap → out of memory.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Heap, HeapState, Locked, Vain};
+use crate::pool::heap::{Heap, Locked, Vain};
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -15,14 +15,14 @@ use crate::pool::types::{AllocRequest, Want};
 /// Where a request found its memory.
 pub(crate) enum Answer<'a> {
     /// A live region of the heap itself, which is locked.
-    Region(Locked<'a, HeapState>, u32),
+    Region(Locked<'a>, u32),
     /// A block of another heap, handed out.
     Block(u64),
 }
 
 impl<'a> Answer<'a> {
     /// The region, for a request without a block, to which nothing can be lent.
-    pub(crate) fn own(self) -> Result<(Locked<'a, HeapState>, u32)> {
+    pub(crate) fn own(self) -> Result<(Locked<'a>, u32)> {
         match self {
             Answer::Region(st, region) => Ok((st, region)),
             Answer::Block(at) => Err(Error::internal(format!("{at:#x} was borrowed for no block"))),
@@ -31,7 +31,7 @@ impl<'a> Answer<'a> {
 }
 
 impl Obtained {
-    fn answer(self, st: Locked<'_, HeapState>) -> Answer<'_> {
+    fn answer(self, st: Locked<'_>) -> Answer<'_> {
         match self {
             Obtained::Region(r) => Answer::Region(st, r),
             Obtained::Block(addr) => Answer::Block(addr),
@@ -47,7 +47,7 @@ impl Pool {
     pub(crate) fn find_region<'a>(
         &self,
         heap: &'a Heap,
-        mut st: Locked<'a, HeapState>,
+        mut st: Locked<'a>,
         mut want: Want,
         req: &AllocRequest,
     ) -> Result<Answer<'a>> {

@@ -62,7 +62,7 @@ impl Pool {
     }
 
     /// Locks the shared heap and brings it up to date. The caller holds no heap's lock.
-    pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_, HeapState>)>> {
+    pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_>)>> {
         let Some(shared) = self.make_shared_heap() else { return Ok(None) };
         let mut st = shared.lock();
         self.poll_and_settle(&mut st)?;

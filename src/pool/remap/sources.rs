@@ -7,7 +7,7 @@ use crate::pool::state::Pool;
 use std::collections::BTreeMap;
 
 /// Heaps whose locks are held while their extents move.
-pub(crate) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a, HeapState>)>;
+pub(crate) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a>)>;
 
 impl Pool {
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.

@@ -42,7 +42,7 @@ impl Pool {
                 if let Some(old) = d.scope.take() {
                     old.remove_dedicated(self.number, base, id, requested);
                 }
-                d.scope = self.join_dedicated(to, base, id, requested);
+                d.scope = self.join_dedicated(to, &info);
                 Kept::Moved(id, requested)
             }
             Err(_) => Kept::Unknown,

@@ -143,7 +143,7 @@ impl Pool {
             // Joins its scope under this lock, so that a thread that finds it by its scope finds it
             // here, too.
             let mut core = self.core.lock();
-            let scope = self.join_dedicated(req.scope, base, id, req.size);
+            let scope = self.join_dedicated(req.scope, &info);
             self.index.set(base, Entry::Dedicated);
             let receipt = if counts { req.receipt(self.counter.get(), mapped) } else { None };
             core.dedicated.insert(base, Dedicated { scope, receipt, ..dedicated });
@@ -214,15 +214,9 @@ impl Pool {
     }
 
     /// Enters a dedicated allocation into a scope, or into the nearest open one around it.
-    pub(crate) fn join_dedicated(
-        &self,
-        scope: Option<&Arc<Scope>>,
-        ptr: u64,
-        id: u64,
-        bytes: u64,
-    ) -> Option<Arc<Scope>> {
+    pub(crate) fn join_dedicated(&self, scope: Option<&Arc<Scope>>, info: &AllocInfo) -> Option<Arc<Scope>> {
         let mut around = std::iter::successors(scope, |s| s.parent());
-        around.find(|s| s.add_dedicated(self.number, ptr, id, bytes)).cloned()
+        around.find(|s| s.add_dedicated(self.number, info.base, info.id, info.requested)).cloned()
     }
 
     /// A file descriptor for an exportable allocation.

@@ -42,18 +42,18 @@ impl Pool {
         // comes before a heap's. A lane from the thread's cache may be stale. That is harmless as
         // long as no marker is recorded for it: the thread that finds out that the handle has a new
         // owner puts a barrier behind all of the lane's frees so far.
-        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        let by = self.freeing(stream)?;
         let found = self.find(ptr, "free").inspect_err(|e| self.count_refused(e))?;
-        self.free_found(ptr, found, lane, stream, None).map(|_| ())
+        self.free_found(found, by, None).map(|_| ())
     }
 
     /// Like [`Self::free`], but only if the live allocation that starts at `ptr` has this id.
     /// Returns whether it had. A pointer whose allocation is gone is no error, whatever has become
     /// of its address: a finalizer cannot know what an arena has freed before it.
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
-        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        let by = self.freeing(stream)?;
         let freed = match self.look(ptr) {
-            Ok(found) if !found.is_reclaimed() => self.free_found(ptr, found, lane, stream, Some(id))?,
+            Ok(found) if !found.is_reclaimed() => self.free_found(found, by, Some(id))?,
             _ => false,
         };
         if !freed {
@@ -62,19 +62,24 @@ impl Pool {
         Ok(freed)
     }
 
-    /// Frees what was found, if it has the id asked for. Returns whether it had.
+    /// The stream that a free names, and its lane.
+    pub(crate) fn freeing(&self, stream: Option<StreamHandle>) -> Result<Option<(StreamHandle, u32)>> {
+        stream.map(|s| Ok((s, self.lane_for(s)?))).transpose()
+    }
+
+    /// Frees what was found in the order of a stream with a lane, or if that is `None`, of the
+    /// stream it was allocated on; with an `id`, only if it has that. Returns whether it did.
     pub(crate) fn free_found(
         &self,
-        ptr: u64,
         found: Found<'_>,
-        lane: Option<u32>,
-        stream: Option<StreamHandle>,
+        by: Option<(StreamHandle, u32)>,
         id: Option<u64>,
     ) -> Result<bool> {
+        let (stream, lane) = by.unzip();
         let (heap, mut st, place) = match found {
-            Found::Dedicated { core, .. } => {
+            Found::Dedicated { core, info } => {
                 drop(core);
-                return self.free_dedicated(ptr, stream, id);
+                return self.free_dedicated(info.base, stream, id);
             }
             Found::Pooled { heap, st, place } => (heap, st, place),
         };
@@ -82,7 +87,7 @@ impl Pool {
             return Ok(false);
         }
         self.bring_up_to_date(&mut st);
-        let GivenUp { size, own, lane, users } = self.give_up(&mut st, ptr, place, lane);
+        let GivenUp { size, own, lane, users } = self.give_up(&mut st, place, lane);
         // The free is done. Nothing here can fail it; what is missed is made up for later.
         if own {
             self.freed(heap, st, size, stream);
@@ -97,12 +102,12 @@ impl Pool {
 
     /// Takes a live block or object back in the order of `lane`, or if that is `None`, of the
     /// stream it was allocated on.
-    pub(crate) fn give_up(&self, st: &mut HeapState, ptr: u64, place: Place, lane: Option<u32>) -> GivenUp {
-        let mut users = st.take_users(ptr);
-        self.bring_near(ptr, &mut users);
+    pub(crate) fn give_up(&self, st: &mut HeapState, place: Place, lane: Option<u32>) -> GivenUp {
         // An old slab goes back as a whole, in the context's order, so its objects wait for no
         // stream.
-        let Known { size, old, .. } = st.at(place);
+        let Known { addr, size, old, .. } = st.at(place);
+        let mut users = st.take_users(addr);
+        self.bring_near(addr, &mut users);
         let tag = match place {
             Place::Block { region } => {
                 let block = st.regions.block(region);
@@ -117,7 +122,7 @@ impl Pool {
                 self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { st.lane }))
             }
         };
-        let own = st.may_reuse(ptr) && (tag.lane() == st.lane || old) && users.iter().all(|&u| u == st.lane);
+        let own = st.may_reuse(addr) && (tag.lane() == st.lane || old) && users.iter().all(|&u| u == st.lane);
         if own {
             st.take_back_own(place, || tag, &self.order, &self.index);
         } else if users.is_empty() {

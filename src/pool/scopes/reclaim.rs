@@ -68,8 +68,7 @@ impl Pool {
                     size += bytes;
                     continue;
                 }
-                let addr = st.at(place).addr;
-                let freed = self.give_up(&mut st, addr, place, None);
+                let freed = self.give_up(&mut st, place, None);
                 size += freed.size;
                 for user in freed.users {
                     if !users.contains(&user) {
@@ -124,9 +123,9 @@ impl Pool {
 
     /// Frees an allocation that [`Self::move_scope`] took out of use.
     pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
-        let lane = stream.map(|s| self.lane_for(s)).transpose()?;
+        let by = self.freeing(stream)?;
         match self.look(ptr) {
-            Ok(found) => self.free_found(ptr, found, lane, stream, Some(id)).map(|_| ()),
+            Ok(found) => self.free_found(found, by, Some(id)).map(|_| ()),
             Err(_) => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is not in use any more"))),
         }
     }

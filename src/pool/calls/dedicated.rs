@@ -102,12 +102,11 @@ impl Pool {
         let reserved = mapped + guard;
         let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
         let extent = Extent { handle, size: mapped, id: u32::MAX };
-        if let Err(e) = self.map_run(va, mapped, std::iter::once(extent), &[]) {
+        self.map_run(va, mapped, std::iter::once(extent), &[]).inspect_err(|_| {
             if guard > 0 {
                 self.core.lock().holes.give(va + mapped, guard);
             }
-            return Err(e);
-        }
+        })?;
         let base = va + lead;
         let id = heap.lock_quick().new_id();
         let info = AllocInfo {

@@ -232,11 +232,10 @@ impl Pool {
             None => {
                 let req = AllocRequest { size: m.mapped, stream, ..AllocRequest::default() };
                 let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
-                if let Err(e) = self.driver.map(self.dev, m.va, m.mapped, handle) {
+                self.driver.map(self.dev, m.va, m.mapped, handle).inspect_err(|_| {
                     let _ = self.drop_handle(handle);
                     self.sub_mapped(m.mapped);
-                    return Err(e);
-                }
+                })?;
                 handle
             }
         };

@@ -63,11 +63,8 @@ impl Pool {
         };
         pool.reserve_root(&mut pool.core.lock(), page)?;
         if options.prealloc > 0 {
-            if let Err(e) = pool.prealloc(options.prealloc) {
-                // Nothing is mapped. Kept addresses would be reserved again by the next try.
-                let _ = pool.give_up_addresses();
-                return Err(e);
-            }
+            // Nothing is mapped then. Kept addresses would be reserved again by the next try.
+            pool.prealloc(options.prealloc).inspect_err(|_| _ = pool.give_up_addresses())?;
         }
         Ok(pool)
     }

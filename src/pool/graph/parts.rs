@@ -29,13 +29,7 @@ impl Pool {
             return Ok(part.clone());
         }
         let room = self.keep_room(arena.options.reserve)?;
-        let heap = match self.empty_heap(stream) {
-            Ok(heap) => heap,
-            Err(e) => {
-                self.core.lock().holes.unkeep(room.1);
-                return Err(e);
-            }
-        };
+        let heap = self.empty_heap(stream).inspect_err(|_| self.core.lock().holes.unkeep(room.1))?;
         let record = arena.options.record;
         let part = Arc::new(StreamPart {
             key,

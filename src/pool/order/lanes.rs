@@ -291,10 +291,8 @@ impl Order {
         }
         let event = self.event()?;
         let epoch = l.epoch.fetch_add(1, AcqRel);
-        if let Err(e) = self.driver.event_record(self.dev, event, stream) {
-            self.spare.lock().push(event);
-            return Err(e);
-        }
+        let recorded = self.driver.event_record(self.dev, event, stream);
+        recorded.inspect_err(|_| self.spare.lock().push(event))?;
         // `hand_over` raises the barrier under the lock of `markers`: it has not moved meanwhile.
         markers.push_back(Marker { epoch, behind: l.barrier.load(Acquire), event });
         l.away.marked();

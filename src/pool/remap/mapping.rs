@@ -77,10 +77,7 @@ impl Pool {
         let first_new = run.len();
         let mut mapped = 0;
         let created = creates.iter().sum();
-        if let Err(e) = self.claim(created) {
-            self.core.lock().holes.give(va, len);
-            return Err(e);
-        }
+        self.claim(created).inspect_err(|_| self.core.lock().holes.give(va, len))?;
         let done = (|| {
             for &size in creates {
                 let handle = self.driver.phys_create(self.dev, size, PhysFlags::default()).inspect_err(|e| {
@@ -152,11 +149,10 @@ impl Pool {
         }
         let mut zombies = std::mem::take(&mut self.core.lock().zombies);
         while let Some((addr, len)) = zombies.pop() {
-            if let Err(e) = self.driver.unmap(addr, len) {
+            self.driver.unmap(addr, len).inspect_err(|_| {
                 zombies.push((addr, len));
                 self.core.lock().zombies.append(&mut zombies);
-                return Err(e);
-            }
+            })?;
             self.counters.zombie_bytes.fetch_sub(len, Relaxed);
             self.core.lock().holes.give(addr, len);
         }
@@ -167,11 +163,10 @@ impl Pool {
     /// failure the others are as before.
     pub(crate) fn unmap_claims(&self, claims: &[Unmapping]) -> Result<()> {
         for (i, &c) in claims.iter().enumerate() {
-            if let Err(e) = self.driver.unmap(c.addr, c.size) {
+            self.driver.unmap(c.addr, c.size).inspect_err(|_| {
                 let mut core = self.core.lock();
                 claims[i..].iter().for_each(|&c| core.aliases.unclaim(c));
-                return Err(e);
-            }
+            })?;
             let mut core = self.core.lock();
             core.aliases.gone(c);
             core.holes.give(c.addr, c.size);

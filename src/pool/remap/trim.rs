@@ -210,10 +210,7 @@ impl Pool {
             };
             let gone = self.unmap_claims(&claims).and_then(|()| self.driver.phys_release(extent.handle));
             let mut core = self.core.lock();
-            if let Err(e) = gone {
-                core.stock.put(extent, Tag::SETTLED);
-                return Err(e);
-            }
+            gone.inspect_err(|_| core.stock.put(extent, Tag::SETTLED))?;
             core.aliases.remove_extent(extent);
             self.sub_mapped(extent.size);
             released += extent.size;

@@ -44,10 +44,7 @@ impl Pool {
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
             index: Index::of_pages(page),
             order: Order::new(driver.clone(), dev, options.max_lanes),
-            watch: match options.watch {
-                true => driver.stream_watch(dev),
-                false => Watch::Ask,
-            },
+            watch: if options.watch { driver.stream_watch(dev) } else { Watch::Ask },
             heap_count: AtomicU32::new(0),
             heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
             streams: Apart(Ranked::new(Rank::Streams, HashMap::new())),

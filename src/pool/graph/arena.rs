@@ -55,10 +55,7 @@ impl Pool {
     pub(crate) fn malloc_captured(&self, heap: &Heap, routed: &Routed, req: &AllocRequest, align: u64) -> Result<u64> {
         let Routed { route, part } = routed;
         let large = req.size > SMALL_MAX || align > SLOT;
-        let size = match large {
-            true => block_size(req.size)?,
-            false => slab::class_size(slab::class_of(req.size)),
-        };
+        let size = if large { block_size(req.size)? } else { slab::class_size(slab::class_of(req.size)) };
         let placed = if large { self.place_as_planned(part, req, size, align) } else { None };
         let addr = match placed {
             Some(addr) => addr,

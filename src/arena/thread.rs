@@ -7,7 +7,7 @@
 
 use super::open::{Arena, Shared};
 use crate::base::Result;
-use crate::driver::thread_end::{self, Key, Leftover};
+use crate::driver::thread_end;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::mem::ManuallyDrop;
@@ -19,19 +19,10 @@ thread_local! {
     static STACK: ManuallyDrop<RefCell<Vec<Arc<Arena>>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The attachments of a thread that ends.
-struct Attached;
-
-impl Leftover for Attached {
-    fn key() -> &'static Key {
-        static KEY: Key = Key::new();
-        &KEY
-    }
-
-    fn clean() {
-        for arena in STACK.with(|s| s.take()) {
-            arena.shared().thread_gone(&arena);
-        }
+/// Detaches a thread that ends.
+fn detach() {
+    for arena in STACK.with(|s| s.take()) {
+        arena.shared().thread_gone(&arena);
     }
 }
 
@@ -53,7 +44,7 @@ pub(super) fn current(shared: &Shared) -> Option<Arc<Arena>> {
 
 /// Makes an arena the thread's current one. Fails when nobody could detach the thread any more.
 pub(super) fn push(arena: Arc<Arena>) -> Result<()> {
-    thread_end::watch::<Attached>()?;
+    thread_end::watch(detach)?;
     STACK.with(|s| s.borrow_mut().push(arena));
     Ok(())
 }

@@ -8,44 +8,53 @@
 use crate::base::{Error, Result};
 use crate::driver::process;
 use once_cell::sync::OnceCell;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::panic::catch_unwind;
 
 /// How many rounds there are: `PTHREAD_DESTRUCTOR_ITERATIONS` of glibc and musl.
 const ROUNDS: usize = 4;
 
-/// The system's key for what is cleaned up. Made at the first use, and never deleted.
-pub type Key = OnceCell<libc::pthread_key_t>;
+/// The system's key for the ends of threads. Made at the first use, and never deleted.
+static KEY: OnceCell<libc::pthread_key_t> = OnceCell::new();
 
-/// Something that threads leave behind. It is kept where no destructor of Rust's takes it away, in
-/// a thread-local variable that is `ManuallyDrop`.
-pub trait Leftover {
-    /// Its key, which no other has.
-    fn key() -> &'static Key;
-    /// Cleans up after the calling thread, which is ending. It may call gpumem yet, and leave
-    /// something again. So this is called in every round, and finds nothing in most.
-    fn clean();
+type Cleaners = Vec<fn()>;
+
+thread_local! {
+    /// What to call at the thread's end. Kept where no destructor of Rust's takes it away.
+    static WATCHED: ManuallyDrop<RefCell<Cleaners>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Has [`Leftover::clean`] called when the calling thread ends. Call it before each time that there
-/// is something to clean up. It fails for a thread in its last round, or if the system has no key
-/// left. A thread that calls this for the first time in its last round cannot know, and may not be
-/// cleaned up after.
-pub fn watch<T: Leftover>() -> Result<()> {
-    let key = *T::key().get_or_try_init(make::<T>)?;
+/// Has `clean` called when the calling thread ends, to clean up what that leaves behind: something
+/// that is kept where no destructor of Rust's takes it away, in a thread-local variable that is
+/// `ManuallyDrop`. Call this before each time that there is something to clean up: `clean` may call
+/// gpumem yet, and leave something again, for the next round. It fails for a thread in its last
+/// round, or if the system has no key left. A thread that calls this for the first time in its last
+/// round cannot know, and may not be cleaned up after.
+pub fn watch(clean: fn()) -> Result<()> {
+    let key = *KEY.get_or_try_init(make)?;
     // SAFETY: the key was made and is never deleted.
     match unsafe { libc::pthread_getspecific(key) } as usize {
-        0 => set(key, 1),
-        round if round <= ROUNDS => Ok(()),
-        _ => Err(Error::invalid("this thread is ending and can have nothing attached any more")),
+        0 => set(key, 1)?,
+        round if round <= ROUNDS => {}
+        _ => return Err(Error::invalid("this thread is ending and can have nothing attached any more")),
     }
+    WATCHED.with(|watched| {
+        let mut watched = watched.borrow_mut();
+        // Functions that share an address do the same.
+        if !watched.iter().any(|&w| std::ptr::fn_addr_eq(w, clean)) {
+            watched.push(clean);
+        }
+    });
+    Ok(())
 }
 
-fn make<T: Leftover>() -> Result<libc::pthread_key_t> {
+fn make() -> Result<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: `key` is writable. The destructor is a function of this library, which stays loaded
     // (`-z nodelete`); it takes any value and does not unwind.
-    done(unsafe { libc::pthread_key_create(&mut key, Some(end::<T>)) })?;
+    done(unsafe { libc::pthread_key_create(&mut key, Some(end)) })?;
     Ok(key)
 }
 
@@ -65,18 +74,20 @@ fn done(code: c_int) -> Result<()> {
     }
 }
 
-unsafe extern "C" fn end<T: Leftover>(round: *mut c_void) {
+unsafe extern "C" fn end(round: *mut c_void) {
     // In a forked child, locks may be held for ever by threads that are not there.
     if process::forked() {
         return;
     }
-    if let Err(panic) = catch_unwind(T::clean) {
-        // Dropping it could panic again.
-        std::mem::forget(panic);
-    }
     // For whatever the thread leaves from now on. The key was set already, so this cannot fail.
-    if let Some(&key) = T::key().get() {
+    if let Some(&key) = KEY.get() {
         let _ = set(key, round as usize + 1);
+    }
+    for clean in WATCHED.with(|watched| watched.take()) {
+        if let Err(panic) = catch_unwind(clean) {
+            // Dropping it could panic again.
+            std::mem::forget(panic);
+        }
     }
 }
 
@@ -93,26 +104,18 @@ mod tests {
     static CLEANED: AtomicUsize = AtomicUsize::new(0);
     static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
-    struct Counted;
-
-    impl Leftover for Counted {
-        fn key() -> &'static Key {
-            static KEY: Key = Key::new();
-            &KEY
-        }
-        fn clean() {
-            CLEANED.fetch_add(LEFT.take(), SeqCst);
-        }
+    fn count() {
+        CLEANED.fetch_add(LEFT.take(), SeqCst);
     }
 
     fn leave() {
-        match watch::<Counted>() {
+        match watch(count) {
             Ok(()) => LEFT.set(LEFT.get() + 1),
             Err(_) => _ = REFUSED.fetch_add(1, SeqCst),
         }
     }
 
-    static LATE: Key = Key::new();
+    static LATE: OnceCell<libc::pthread_key_t> = OnceCell::new();
 
     /// Leaves something in each of the rounds from 1 on; the value says how many are to come.
     unsafe extern "C" fn late(rounds: *mut c_void) {
@@ -140,14 +143,14 @@ mod tests {
     #[test]
     fn what_is_left_in_the_destructor_of_a_key_is_cleaned_up() {
         // Made before the key that is made later, so that its turn in a round comes later.
-        watch::<Counted>().unwrap();
+        watch(count).unwrap();
         LATE.get_or_init(|| {
             let mut key = 0;
             // SAFETY: `key` is writable, and the destructor is a function of this program.
             assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(late)) }, 0);
             key
         });
-        assert!(Counted::key().get() < LATE.get());
+        assert!(KEY.get() < LATE.get());
         assert_eq!(after_a_thread(true, 0), (1, 0));
         assert_eq!(after_a_thread(false, 1), (1, 0));
         assert_eq!(after_a_thread(false, 3), (3, 0));

@@ -14,7 +14,7 @@ use super::writer::Writer;
 use crate::base::sync::lock;
 use crate::base::{later, Error, Result, Status};
 use crate::driver::process;
-use crate::driver::thread_end::{self, Key, Leftover};
+use crate::driver::thread_end;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -99,15 +99,9 @@ thread_local! {
     static WORK: Cell<Work> = const { Cell::new(Work { created: 0, mapped: 0 }) };
 }
 
-impl Leftover for Local {
-    fn key() -> &'static Key {
-        static KEY: Key = Key::new();
-        &KEY
-    }
-
-    fn clean() {
-        drop(LOCAL.with(|local| local.take()));
-    }
+/// Gives up the ring of a thread that ends.
+fn leave() {
+    drop(LOCAL.with(|local| local.take()));
 }
 
 /// Bytes of physical memory that were made and mapped.
@@ -405,7 +399,7 @@ impl Recorder {
     #[inline]
     fn local<'a>(&self, local: &'a mut Option<Local>, current: u64) -> Option<&'a mut Local> {
         if local.as_ref().is_none_or(|l| l.session.number != current) {
-            thread_end::watch::<Local>().ok()?;
+            thread_end::watch(leave).ok()?;
             *local = Some(self.running()?.session.attach());
         }
         local.as_mut()
@@ -570,17 +564,9 @@ mod tests {
         static LATE: ManuallyDrop<RefCell<Option<Arc<Recorder>>>> = const { ManuallyDrop::new(RefCell::new(None)) };
     }
 
-    struct PushesLate;
-
-    impl Leftover for PushesLate {
-        fn key() -> &'static Key {
-            static KEY: Key = Key::new();
-            &KEY
-        }
-        fn clean() {
-            if let Some(recorder) = LATE.with(|late| late.take()) {
-                recorder.push(Event::new(Kind::Malloc, recorder.now()));
-            }
+    fn push_late() {
+        if let Some(recorder) = LATE.with(|late| late.take()) {
+            recorder.push(Event::new(Kind::Malloc, recorder.now()));
         }
     }
 
@@ -591,7 +577,7 @@ mod tests {
         let session = recorder.running().unwrap().session;
         let theirs = recorder.clone();
         let ends = std::thread::spawn(move || {
-            thread_end::watch::<PushesLate>().unwrap();
+            thread_end::watch(push_late).unwrap();
             LATE.with(|late| late.replace(Some(theirs)));
         });
         ends.join().unwrap();

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use gpumem::base::{Error, Status};
-use gpumem::driver::thread_end::{watch, Key, Leftover};
+use gpumem::driver::thread_end::watch;
 use gpumem::tier::*;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -736,17 +736,9 @@ thread_local! {
     static ATTACHED_LATE: ManuallyDrop<Cell<Option<Arc<Reservation>>>> = const { ManuallyDrop::new(Cell::new(None)) };
 }
 
-struct AttachesLate;
-
-impl Leftover for AttachesLate {
-    fn key() -> &'static Key {
-        static KEY: Key = Key::new();
-        &KEY
-    }
-    fn clean() {
-        if let Some(r) = ATTACHED_LATE.with(|r| r.take()) {
-            r.attach_thread().unwrap();
-        }
+fn attach_late() {
+    if let Some(r) = ATTACHED_LATE.with(|r| r.take()) {
+        r.attach_thread().unwrap();
     }
 }
 
@@ -757,7 +749,7 @@ fn a_thread_that_attaches_in_its_last_destructors_keeps_nothing() {
     let r = Arc::new(m.reserve(Request::exact(GPU, 100)).unwrap());
     let theirs = r.clone();
     let ends = thread::spawn(move || {
-        watch::<AttachesLate>().unwrap();
+        watch(attach_late).unwrap();
         ATTACHED_LATE.with(|r| r.set(Some(theirs)));
     });
     ends.join().unwrap();

@@ -41,9 +41,6 @@ impl Pool {
     /// Notes that the part's stream, which is `now`, is about to allocate or free from it.
     pub(crate) fn use_part(&self, part: &StreamPart, now: Now) -> Result<()> {
         let mut user = part.user.lock();
-        if now == Now::Captured {
-            user.met = self.order.captures.met(part.key);
-        }
         match now {
             Now::Idle(id) => {
                 if user.id != Some(id) {
@@ -51,12 +48,14 @@ impl Pool {
                 }
                 (user.id, user.eager) = (Some(id), true);
             }
-            Now::Captured if user.eager => {
-                self.order.poll(self.heaps_of(&part.heaps).map(|h| h.lane))?;
-                self.hand_over_part(part);
-                user.eager = false;
+            Now::Captured => {
+                user.met = self.order.captures.met(part.key);
+                if user.eager {
+                    self.order.poll(self.heaps_of(&part.heaps).map(|h| h.lane))?;
+                    self.hand_over_part(part);
+                    user.eager = false;
+                }
             }
-            Now::Captured => {}
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
-use crate::driver::thread_end::{self, Key, Leftover};
+use crate::driver::thread_end;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;
@@ -70,23 +70,14 @@ thread_local! {
     static OWN_STREAMS: ManuallyDrop<RefCell<Vec<(u64, u64)>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The streams of a thread that ends.
-struct Orphaned;
-
-impl Leftover for Orphaned {
-    fn key() -> &'static Key {
-        static KEY: Key = Key::new();
-        &KEY
-    }
-
-    fn clean() {
-        lock(&ORPHANS).append(&mut OWN_STREAMS.with(|l| l.take()));
-    }
+/// Passes on the streams of a thread that ends.
+fn pass_on() {
+    lock(&ORPHANS).append(&mut OWN_STREAMS.with(|l| l.take()));
 }
 
 pub(crate) fn leave_at_exit(pool: u64, id: u64) {
     // A thread whose end cannot be watched never passes its lane on: one per such thread at most.
-    if thread_end::watch::<Orphaned>().is_ok() {
+    if thread_end::watch(pass_on).is_ok() {
         OWN_STREAMS.with(|l| l.borrow_mut().push((pool, id)));
     }
 }

@@ -11,7 +11,7 @@ use super::space::Space;
 use super::usage::Usage;
 use crate::base::sync::lock;
 use crate::base::{Error, Result};
-use crate::driver::thread_end::{self, Key as EndKey, Leftover};
+use crate::driver::thread_end;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -54,16 +54,10 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Local { answers: Vec::new(), attached: Vec::new() })) };
 }
 
-impl Leftover for Local {
-    fn key() -> &'static EndKey {
-        static KEY: EndKey = EndKey::new();
-        &KEY
-    }
-
-    fn clean() {
-        // Dropped once it can be borrowed again: that may end a callback, which may call gpumem.
-        drop(LOCAL.with(|local| local.take()));
-    }
+/// Forgets what a thread that ends remembers.
+fn forget() {
+    // Dropped once it can be borrowed again: that may end a callback, which may call gpumem.
+    drop(LOCAL.with(|local| local.take()));
 }
 
 /// Calls `f` with what the thread remembers; `None` inside another such call.
@@ -84,7 +78,7 @@ impl Attachments {
                 None => {
                     let answer = self.look(space, key);
                     local.answers.retain(|a| a.0 == hub && a.1 == version);
-                    if thread_end::watch::<Local>().is_ok() {
+                    if thread_end::watch(forget).is_ok() {
                         local.answers.insert(0, (hub, version, key, answer.clone()));
                         local.answers.truncate(REMEMBERED);
                     }
@@ -156,7 +150,7 @@ impl Attachments {
 
     /// Attaches a reservation to the calling thread.
     pub(super) fn attach_thread(&self, hub: u64, account: &Arc<Account>) -> Result<()> {
-        thread_end::watch::<Local>()?;
+        thread_end::watch(forget)?;
         let attached = with_local(|local| {
             local.attached.retain(|a| !a.2.released());
             let space = &account.space;

@@ -441,29 +441,23 @@ impl Regions {
     /// Joins `r` with the region after it, whose descriptor becomes vacant. Neither is in a bin.
     pub(crate) fn absorb_next(&mut self, r: u32) {
         let next = self.get(r).next;
-        let (size, after) = (self.get(next).size, self.get(next).next);
-        let region = self.get_mut(r);
-        region.size += size;
-        region.next = after;
-        self.get_mut(after).prev = r;
+        let Region { size, next: after, .. } = *self.get(next);
+        self.get_mut(r).size += size;
+        self.link(r, after);
         self.release(next);
     }
 
     /// Cuts a region (not in a bin) after `size` bytes; returns the new right part, in the same
     /// state and order.
     pub(crate) fn split(&mut self, r: u32, size: u64) -> u32 {
-        let (addr, old, next) = (self.get(r).addr, self.get(r).size, self.get(r).next);
+        let Region { addr, size: old, next, state, tag, .. } = *self.get(r);
         debug_assert!(size > 0 && size < old);
         let right = self.alloc(addr + size, old - size);
-        let (state, tag) = (self.get(r).state, self.get(r).tag);
         let region = self.get_mut(right);
-        region.prev = r;
-        region.next = next;
-        region.state = state;
-        region.tag = tag;
-        self.get_mut(r).next = right;
+        (region.state, region.tag) = (state, tag);
         self.get_mut(r).size = size;
-        self.get_mut(next).prev = right;
+        self.link(r, right);
+        self.link(right, next);
         right
     }
 

@@ -251,12 +251,10 @@ impl Pool {
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
         let remapped = bytes_of(moves.iter().copied());
         let mut waited = false;
-        for s in moves.iter().filter(|s| s.heap != st.number) {
-            if !self.usable(s.tag, st, want.lane) {
-                waited = true;
-                if !self.order.wait(s.tag, want.stream)? {
-                    return Err(Error::internal("memory of unknown order was chosen for a stitch"));
-                }
+        for s in moves.iter().filter(|s| s.heap != st.number && !self.usable(s.tag, st, want.lane)) {
+            waited = true;
+            if !self.order.wait(s.tag, want.stream)? {
+                return Err(Error::internal("memory of unknown order was chosen for a stitch"));
             }
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot

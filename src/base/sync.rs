@@ -87,7 +87,7 @@ mod once {
     /// The cell set once that loom lacks. The value lies in a standard cell, which loom cannot see.
     /// `ready` decides whether a thread sees the value, and loom can see that: it is set with
     /// release and read with acquire, as the standard cell promises.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     pub struct OnceLock<T> {
         claimed: AtomicBool,
         cell: std::sync::OnceLock<T>,

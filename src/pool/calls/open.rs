@@ -6,9 +6,8 @@ use crate::driver::{Driver, Watch};
 use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
-use crate::pool::state::{Core, Counters, OtherDevices, Pool, Privates};
-use crate::pool::types::{PoolOptions, Rank, Ranked, Want, NONE};
-use std::collections::HashMap;
+use crate::pool::state::Pool;
+use crate::pool::types::{PoolOptions, Want, NONE};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -47,12 +46,12 @@ impl Pool {
             watch: if options.watch { driver.stream_watch(dev) } else { Watch::Ask },
             heap_count: AtomicU32::new(0),
             heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
-            streams: Apart(Ranked::new(Rank::Streams, HashMap::new())),
-            core: Apart(Ranked::new(Rank::Core, Core::default())),
+            streams: Apart::default(),
+            core: Apart::default(),
             changing: std::sync::RwLock::new(()),
-            counters: Apart(Counters::default()),
-            other_devices: Apart(OtherDevices::new()),
-            privates: Apart(Privates::default()),
+            counters: Apart::default(),
+            other_devices: Apart::default(),
+            privates: Apart::default(),
             unclaimed: OnceLock::new(),
             shared: AtomicU32::new(NONE),
             counter: OnceLock::new(),

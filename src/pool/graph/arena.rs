@@ -14,7 +14,7 @@ use crate::base::Result;
 use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Routed};
-use crate::pool::types::{AllocRequest, Rank, Ranked};
+use crate::pool::types::{AllocRequest, Ranked};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Pool {
         Arc::new(GraphArena {
             options,
             counts: Arc::default(),
-            parts: Ranked::new(Rank::Arena, Vec::new()),
+            parts: Ranked::default(),
             released: AtomicBool::new(false),
         })
     }

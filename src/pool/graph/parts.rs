@@ -10,7 +10,7 @@ use crate::base::{size, Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
 use crate::pool::state::{GraphArena, Pool};
 use crate::pool::streams::capture_key;
-use crate::pool::types::{AllocRequest, Rank, Ranked, Want, NONE};
+use crate::pool::types::{AllocRequest, Ranked, Want, NONE};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ impl Pool {
             lane: heap.lane,
             monotone: arena.options.monotone,
             record,
-            heaps: Ranked::new(Rank::PartHeaps, vec![heap.number]),
-            user: Ranked::new(Rank::User, User::new(now)),
-            notes: Ranked::new(Rank::Leaf, Notes::new(record)),
+            heaps: Ranked::new(vec![heap.number]),
+            user: Ranked::new(User::new(now)),
+            notes: Ranked::new(Notes::new(record)),
             counts: arena.counts.clone(),
         });
         let mut st = heap.lock();

@@ -8,7 +8,7 @@ use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, Now, Span};
 use crate::pool::state::{GraphArena, Pool, Route, Routed, Unclaimed, WhichStreams};
 use crate::pool::streams::capture_key;
-use crate::pool::types::{Rank, Ranked};
+use crate::pool::types::Ranked;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Pool {
             }
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
-        let made = Ranked::new(Rank::Made, Vec::new());
+        let made = Ranked::default();
         let route = Arc::new(Route { arena: arena.clone(), which, key, began, over, capture, made });
         let mut routes = self.privates.routes.lock();
         routes.push(route.clone());

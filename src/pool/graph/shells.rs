@@ -17,7 +17,7 @@ impl Pool {
         let mut st = heap.lock();
         self.core.lock().holes.unkeep(std::mem::take(&mut st.room).1);
         st.former = st.private.take().as_ref().map(Arc::downgrade).unwrap_or_default();
-        self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
+        self.order.hand_over(heap.lane, self.privates.new_identity());
         st.retire(&self.order, &self.index, true);
         heap.publish(&st);
         drop(st);
@@ -31,7 +31,7 @@ impl Pool {
             None => self.add_private_heap()?,
         };
         let mut st = heap.lock();
-        self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
+        self.order.hand_over(heap.lane, self.privates.new_identity());
         self.order.rename(heap.lane, stream);
         st.retire(&self.order, &self.index, false);
         st.forget();

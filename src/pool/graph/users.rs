@@ -11,7 +11,6 @@ use crate::pool::heap::{Heap, Locked, Now, Place, StreamPart};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::{Pool, Route};
 use crate::pool::types::Ranked;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A route's list of its allocations keeps those that were freed since. With this many entries or
 /// more, they are dropped before the list grows.
@@ -106,7 +105,7 @@ impl Pool {
     }
 
     /// The heaps of a list, which is unlocked again by then.
-    pub(crate) fn heaps_of(&self, list: &Ranked<Vec<u32>>) -> impl Iterator<Item = &Heap> {
+    pub(crate) fn heaps_of<const RANK: u8>(&self, list: &Ranked<Vec<u32>, RANK>) -> impl Iterator<Item = &Heap> {
         list.lock().clone().into_iter().filter_map(|n| self.heap(n))
     }
 
@@ -115,7 +114,7 @@ impl Pool {
     fn hand_over_part(&self, part: &StreamPart) -> bool {
         let waits = self.heaps_of(&part.heaps).filter(|heap| {
             // First the barrier, then the heap: a later free into the heap sees the barrier.
-            self.order.hand_over(heap.lane, self.privates.identities.fetch_sub(1, Relaxed));
+            self.order.hand_over(heap.lane, self.privates.new_identity());
             self.retire(heap)
         });
         // Counted, so that every heap is handed over.
@@ -133,6 +132,7 @@ mod tests {
     use crate::pool::state::Routed;
     use crate::pool::{AllocRequest, GraphArenaOptions, PoolOptions, WhichStreams};
     use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
     use std::sync::Arc;
 
     /// Two captures of a stream, into each of which another stream is forked. The host device

@@ -132,25 +132,14 @@ impl Notes {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Counts {
     /// Every heap of the arena.
-    pub(crate) heaps: Ranked<Vec<u32>>,
+    pub(crate) heaps: Ranked<Vec<u32>, { Rank::PartHeaps as u8 }>,
     pub(crate) peak: AtomicU64,
     pub(crate) total: AtomicU64,
     pub(crate) allocations: AtomicU64,
     pub(crate) deviations: AtomicU64,
-}
-
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts {
-            heaps: Ranked::new(Rank::PartHeaps, Vec::new()),
-            peak: AtomicU64::new(0),
-            total: AtomicU64::new(0),
-            allocations: AtomicU64::new(0),
-            deviations: AtomicU64::new(0),
-        }
-    }
 }
 
 /// One stream's part of an arena.
@@ -163,9 +152,9 @@ pub(crate) struct StreamPart {
     /// laid out.
     pub(crate) record: bool,
     /// The heap of `lane`, then those of layouts.
-    pub(crate) heaps: Ranked<Vec<u32>>,
+    pub(crate) heaps: Ranked<Vec<u32>, { Rank::PartHeaps as u8 }>,
     /// Which stream the handle last stood for.
-    pub(crate) user: Ranked<User>,
-    pub(crate) notes: Ranked<Notes>,
+    pub(crate) user: Ranked<User, { Rank::User as u8 }>,
+    pub(crate) notes: Ranked<Notes, { Rank::Leaf as u8 }>,
     pub(crate) counts: Arc<Counts>,
 }

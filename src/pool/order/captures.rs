@@ -26,26 +26,16 @@ pub(crate) struct Known {
 pub(crate) type KnownCaptures = HashMap<usize, Known>;
 
 /// The captures known.
+#[derive(Default)]
 pub(crate) struct Captures {
     /// How many entries `keys` has, to be read without its lock.
     count: AtomicUsize,
     /// Counts changes that make threads ask anew which heap is a stream's.
     changes: AtomicU64,
     /// Streams that were being captured when they were last named, or whose capture was announced.
-    pub(crate) keys: Apart<Ranked<KnownCaptures>>,
+    pub(crate) keys: Apart<Ranked<KnownCaptures, { Rank::Captures as u8 }>>,
     /// The latest time in `keys`, counted from 1.
     clock: AtomicU64,
-}
-
-impl Default for Captures {
-    fn default() -> Captures {
-        Captures {
-            count: AtomicUsize::new(0),
-            changes: AtomicU64::new(0),
-            keys: Apart(Ranked::new(Rank::Captures, HashMap::new())),
-            clock: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Captures {

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 /// One stream's lane, on cache lines of its own: every free reads its lane's first fields, and
 /// other threads use the neighbouring lanes.
+#[derive(Default)]
 #[repr(align(128))]
 struct Lane {
     /// The open epoch, from 1.
@@ -56,7 +57,7 @@ struct Lane {
     identity: AtomicU64,
     away: AwayBatch,
     /// Recorded markers in the order they were recorded, epochs ascending.
-    markers: Ranked<VecDeque<Marker>>,
+    markers: Ranked<VecDeque<Marker>, { Rank::Markers as u8 }>,
 }
 
 impl Lane {
@@ -98,8 +99,8 @@ pub(crate) struct Order {
     lanes: Box<[OnceBox<Lane>]>,
     count: AtomicU64,
     pub(crate) captures: Captures,
-    context: Apart<Ranked<VecDeque<ContextMarker>>>,
-    spare: Apart<Ranked<Vec<EventHandle>>>,
+    context: Apart<Ranked<VecDeque<ContextMarker>, { Rank::Context as u8 }>>,
+    spare: Apart<Ranked<Vec<EventHandle>, { Rank::Spare as u8 }>>,
     /// Events made so far: each is spare, or a pending marker.
     events: AtomicU64,
     /// How often `Order::owe` was called.
@@ -117,8 +118,8 @@ impl Order {
             lanes: (0..lanes).map(|_| OnceBox::new()).collect(),
             count: AtomicU64::new(0),
             captures: Captures::default(),
-            context: Apart(Ranked::new(Rank::Context, VecDeque::new())),
-            spare: Apart(Ranked::new(Rank::Spare, Vec::new())),
+            context: Apart::default(),
+            spare: Apart::default(),
             events: AtomicU64::new(0),
             owed: AtomicU64::new(0),
             paid: AtomicU64::new(0),
@@ -134,16 +135,10 @@ impl Order {
         let n = self.count.load(Relaxed);
         let lane = Lane {
             epoch: AtomicU64::new(1),
-            marked: AtomicU64::new(0),
-            by_context: AtomicU64::new(0),
-            barrier: AtomicU64::new(0),
-            done: AtomicU64::new(0),
             unnamed,
-            wanted: AtomicBool::new(false),
             stream: AtomicUsize::new(stream.0),
             identity: AtomicU64::new(identity),
-            away: AwayBatch::default(),
-            markers: Ranked::new(Rank::Markers, VecDeque::new()),
+            ..Lane::default()
         };
         let _ = self.lanes.get(n as usize)?.set(Box::new(lane));
         self.count.store(n + 1, Release);

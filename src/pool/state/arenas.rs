@@ -50,28 +50,26 @@ pub struct GraphArenaStats {
 pub struct GraphArena {
     pub(crate) options: GraphArenaOptions,
     pub(crate) counts: Arc<Counts>,
-    pub(crate) parts: Ranked<Vec<Arc<StreamPart>>>,
+    pub(crate) parts: Ranked<Vec<Arc<StreamPart>>, { Rank::Arena as u8 }>,
     pub(crate) released: AtomicBool,
 }
 
 /// What a pool knows of its arenas.
+#[derive(Default)]
 pub(crate) struct Privates {
-    pub(crate) routes: Ranked<Vec<Arc<Route>>>,
+    pub(crate) routes: Ranked<Vec<Arc<Route>>, { Rank::Leaf as u8 }>,
     /// How many there are, to be read without the lock.
     pub(crate) route_count: AtomicUsize,
     /// Heaps of arenas that were released.
-    pub(crate) shells: Ranked<Vec<u32>>,
-    pub(crate) identities: AtomicU64,
+    pub(crate) shells: Ranked<Vec<u32>, { Rank::Shells as u8 }>,
+    /// How many identities its lanes have had.
+    identities: AtomicU64,
 }
 
-impl Default for Privates {
-    fn default() -> Privates {
-        Privates {
-            routes: Ranked::new(Rank::Leaf, Vec::new()),
-            route_count: AtomicUsize::new(0),
-            shells: Ranked::new(Rank::Shells, Vec::new()),
-            identities: AtomicU64::new(IDENTITIES),
-        }
+impl Privates {
+    /// An identity for a lane that a capture arena uses. No stream has it.
+    pub(crate) fn new_identity(&self) -> u64 {
+        IDENTITIES - self.identities.fetch_add(1, Relaxed)
     }
 }
 
@@ -104,7 +102,7 @@ pub struct Route {
     /// claimed, too.
     pub(crate) capture: AtomicU64,
     /// What it has allocated: address and id of each, those freed since included.
-    pub(crate) made: Ranked<Vec<(u64, u64)>>,
+    pub(crate) made: Ranked<Vec<(u64, u64)>, { Rank::Made as u8 }>,
 }
 
 impl Route {

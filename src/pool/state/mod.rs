@@ -4,8 +4,8 @@ mod arenas;
 mod pool;
 mod streams;
 
+pub(crate) use arenas::Routed;
 pub use arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
-pub(crate) use arenas::{Privates, Routed};
-pub(crate) use pool::{Core, Counters};
+pub(crate) use pool::Core;
 pub use pool::{Pool, Unclaimed};
-pub(crate) use streams::{Key, OtherDevices, RemoteStream, StreamHeaps};
+pub(crate) use streams::{Key, RemoteStream, StreamHeaps};

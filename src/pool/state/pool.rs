@@ -94,8 +94,8 @@ pub struct Pool {
     /// How many heaps there are; changed under the lock of `streams`.
     pub(crate) heap_count: AtomicU32,
     /// Streams in use → their lanes and heaps.
-    pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>>>,
-    pub(crate) core: Apart<Ranked<Core>>,
+    pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>, { Rank::Streams as u8 }>>,
+    pub(crate) core: Apart<Ranked<Core, { Rank::Core as u8 }>>,
     /// Held, shared, by calls that make or drop physical memory in several steps without a heap's
     /// lock. A call takes it once, before any other lock.
     pub(crate) changing: std::sync::RwLock<()>,

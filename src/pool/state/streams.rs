@@ -34,21 +34,12 @@ pub(crate) struct RemoteStream {
 }
 
 /// What one pool knows of streams of other devices.
+#[derive(Default)]
 pub(crate) struct OtherDevices {
     /// Made when first needed, and kept.
     pub(crate) relay: OnceLock<StreamHandle>,
     /// Start of a live allocation → the streams it was recorded on.
-    pub(crate) announced: Ranked<HashMap<u64, Vec<RemoteStream>>>,
+    pub(crate) announced: Ranked<HashMap<u64, Vec<RemoteStream>>, { Rank::Leaf as u8 }>,
     /// How many entries `announced` has, so that nearly all frees look no further.
     pub(crate) count: AtomicU64,
-}
-
-impl OtherDevices {
-    pub(crate) fn new() -> OtherDevices {
-        OtherDevices {
-            relay: OnceLock::new(),
-            announced: Ranked::new(Rank::Leaf, HashMap::new()),
-            count: AtomicU64::new(0),
-        }
-    }
 }

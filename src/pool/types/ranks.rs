@@ -77,6 +77,15 @@ mod held {
 }
 
 impl Rank {
+    /// All of them, each at its number.
+    const ALL: [Rank; Rank::Leaf as usize + 1] = {
+        use Rank::*;
+        [
+            Changing, Arena, User, Made, PartHeaps, Streams, Shells, Heap, Core, Markers, Captures, Context, Spare,
+            Scope, Leaf,
+        ]
+    };
+
     /// Notes that the thread is about to wait for a lock of this rank.
     #[inline(always)]
     pub(crate) fn wait(self) -> Held {
@@ -107,12 +116,9 @@ impl Drop for Held {
     }
 }
 
-/// A lock with a rank.
-#[derive(Debug)]
-pub(crate) struct Ranked<T> {
-    rank: Rank,
-    mutex: Mutex<T>,
-}
+/// A lock with a rank, given as a number.
+#[derive(Debug, Default)]
+pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
 
 /// Access to what a lock with a rank guards: the guard of the lock itself, and a note of its rank.
 #[derive(Debug)]
@@ -124,22 +130,24 @@ pub(crate) struct Guard<G> {
 /// Access to what a [`Ranked`] guards.
 pub(crate) type RankedGuard<'a, T> = Guard<MutexGuard<'a, T>>;
 
-impl<T> Ranked<T> {
-    pub(crate) fn new(rank: Rank, value: T) -> Ranked<T> {
-        Ranked { rank, mutex: Mutex::new(value) }
+impl<T, const RANK: u8> Ranked<T, RANK> {
+    const RANK: Rank = Rank::ALL[RANK as usize];
+
+    pub(crate) fn new(value: T) -> Self {
+        Ranked(Mutex::new(value))
     }
 
     /// Takes the lock.
     #[inline]
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
-        let held = self.rank.wait();
-        Guard { guard: lock(&self.mutex), _held: held }
+        let held = Self::RANK.wait();
+        Guard { guard: lock(&self.0), _held: held }
     }
 
     /// Takes the lock, perhaps while holding others of its rank or a later one: for a thread that
     /// takes all of them, one after the other, when no other thread ever has two.
     pub(crate) fn lock_among_others(&self) -> RankedGuard<'_, T> {
-        Guard { guard: lock(&self.mutex), _held: self.rank.taken() }
+        Guard { guard: lock(&self.0), _held: Self::RANK.taken() }
     }
 }
 
@@ -162,9 +170,17 @@ impl<G: DerefMut> DerefMut for Guard<G> {
 mod tests {
     use super::*;
 
+    type OfHeap = Ranked<u32, { Rank::Heap as u8 }>;
+    type OfCore = Ranked<u32, { Rank::Core as u8 }>;
+
+    #[test]
+    fn each_rank_has_its_number() {
+        assert!(Rank::ALL.iter().enumerate().all(|(number, &rank)| rank as usize == number));
+    }
+
     #[test]
     fn locks_in_order_and_tried_ones_are_fine() {
-        let (heap, core) = (Ranked::new(Rank::Heap, 1), Ranked::new(Rank::Core, 2));
+        let (heap, core) = (OfHeap::new(1), OfCore::new(2));
         let one = heap.lock();
         let tried = Rank::Heap.taken();
         let two = core.lock();
@@ -176,7 +192,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "waits for Heap")]
     fn a_lock_out_of_order_is_caught() {
-        let (heap, core) = (Ranked::new(Rank::Heap, ()), Ranked::new(Rank::Core, ()));
+        let (heap, core) = (OfHeap::new(0), OfCore::new(0));
         let _core = core.lock();
         let _heap = heap.lock();
     }
@@ -184,7 +200,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "waits for Core")]
     fn two_of_one_rank_are_caught() {
-        let (a, b) = (Ranked::new(Rank::Core, ()), Ranked::new(Rank::Core, ()));
+        let (a, b) = (OfCore::new(0), OfCore::new(0));
         let _a = a.lock();
         let _b = b.lock();
     }

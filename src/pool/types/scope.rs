@@ -26,7 +26,7 @@ pub struct Scope {
     /// Requested bytes of what is in it, and the most there have been.
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
-    state: Ranked<Inner>,
+    state: Ranked<Inner, { Rank::Scope as u8 }>,
 }
 
 /// What a scope's lock guards. Only leaf locks come later.
@@ -77,7 +77,7 @@ impl Scope {
             closed: AtomicBool::new(false),
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
-            state: Ranked::new(Rank::Scope, Inner::default()),
+            state: Ranked::default(),
         })
     }
 

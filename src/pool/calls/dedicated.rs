@@ -191,10 +191,7 @@ impl Pool {
         if let Some(scope) = &d.scope {
             scope.remove_dedicated(self.number, ptr, d.info.id, d.info.requested);
         }
-        let tag = match lane {
-            Some(lane) => self.order.tag(lane),
-            None => self.tag_of(d.lane, d.stream_id),
-        };
+        let tag = lane.map_or_else(|| self.tag_of(d.lane, d.stream_id), |lane| self.order.tag(lane));
         let tags = d.users.iter().map(|&l| self.order.tag(l)).chain(d.uses.iter().copied()).chain([tag]).collect();
         self.index.set(ptr, Entry::Freed { offset: ptr % SLOT });
         if d.handle.is_some() {

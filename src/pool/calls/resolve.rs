@@ -10,14 +10,6 @@ use crate::pool::heap::{Heap, Locked, Now};
 use crate::pool::state::{Key, Pool, Routed};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
 
-impl Pool {
-    /// Makes sure that the pool knows which stream a handle stands for at present. Code that counts
-    /// allocations hears of a new one.
-    pub fn meet(&self, stream: StreamHandle) -> Result<()> {
-        self.heap_for(stream).map(drop)
-    }
-}
-
 /// Finding the lock of a heap taken counts if it is within this many of the heap's allocations from
 /// the last time.
 const COLLIDING: u64 = 64;
@@ -26,6 +18,12 @@ const COLLIDING: u64 = 64;
 const COLLISIONS: u32 = 8;
 
 impl Pool {
+    /// Makes sure that the pool knows which stream a handle stands for at present. Code that counts
+    /// allocations hears of a new one.
+    pub fn meet(&self, stream: StreamHandle) -> Result<()> {
+        self.heap_for(stream).map(drop)
+    }
+
     /// The heap of a live stream that the caller has just named.
     #[inline]
     pub(crate) fn heap_for(&self, stream: StreamHandle) -> Result<&Heap> {
@@ -94,10 +92,7 @@ impl Pool {
         self.order.captures.over(|| capture_key(stream));
         let here = p.pool.get() == self.number && p.handle.get() == stream.0 && p.id.get() == id;
         let known = self.heap(p.heap.get()).filter(|h| here && self.order.identity(h.lane) == id);
-        let heap = match known {
-            Some(heap) => heap,
-            None => self.register(stream, id)?,
-        };
+        let heap = known.map_or_else(|| self.register(stream, id), Ok)?;
         p.pool.set(self.number);
         p.handle.set(stream.0);
         p.id.set(id);

@@ -214,12 +214,8 @@ impl Pool {
 
     /// Reports a captured stream that no route claims. Returns its heap if one claims it now.
     pub(crate) fn report_unclaimed(&self, stream: StreamHandle) -> Result<Option<(&Heap, Routed)>> {
-        match self.unclaimed.get() {
-            None => Ok(None),
-            Some(f) => {
-                f(self, stream)?;
-                self.routed_heap(stream)
-            }
-        }
+        let Some(f) = self.unclaimed.get() else { return Ok(None) };
+        f(self, stream)?;
+        self.routed_heap(stream)
     }
 }

@@ -26,10 +26,7 @@ impl Pool {
 
     /// A heap without memory, in the order of `stream` only: a shell, or a new one.
     pub(crate) fn empty_heap(&self, stream: StreamHandle) -> Result<&Heap> {
-        let heap = match self.take_shell() {
-            Some(heap) => heap,
-            None => self.add_private_heap()?,
-        };
+        let heap = self.take_shell().map_or_else(|| self.add_private_heap(), Ok)?;
         let mut st = heap.lock();
         self.order.hand_over(heap.lane, self.privates.new_identity());
         self.order.rename(heap.lane, stream);

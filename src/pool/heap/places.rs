@@ -184,10 +184,8 @@ impl HeapState {
 
     /// Resizes the receipt of a block or object that has, or is about to have, `requested` bytes.
     pub(crate) fn resize_receipt(&mut self, place: Place, requested: u64) -> Result<()> {
-        match self.members.receipt_mut(self.at(place).member) {
-            Some(receipt) => receipt.resize(rounded(requested)),
-            None => Ok(()),
-        }
+        let receipt = self.members.receipt_mut(self.at(place).member);
+        receipt.map_or(Ok(()), |r| r.resize(rounded(requested)))
     }
 
     /// Tells the receipt of a block or object that it has grown.

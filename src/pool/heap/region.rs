@@ -400,9 +400,7 @@ impl Regions {
         ensure!(seen + self.vacant.len() == self.all.len(), "{seen} regions linked of {}", self.all.len());
         Ok(())
     }
-}
 
-impl Regions {
     /// Makes a region (not in a bin) ready, joined with ready neighbours. Returns the joined
     /// region.
     pub(crate) fn make_ready(&mut self, r: u32, mut tag: Tag) -> u32 {

@@ -372,43 +372,7 @@ impl HeapState {
     pub(crate) fn has_run_low(&self) -> bool {
         self.low.is_reached(self.live_bytes, self.moves)
     }
-}
 
-/// What a heap has learnt from its requests. Forgotten when it has no memory left.
-#[derive(Default)]
-pub(crate) struct Learnt {
-    pub(crate) memo: Memo,
-    pub(crate) fresh_starts: FreshStarts,
-    /// The most that `live_bytes` was at a growth since the last fresh start that was in no doubt
-    /// ([`FreshStarts::doubt`]). Giving memory back lowers it.
-    pub(crate) peak_live: u64,
-    /// Bytes mapped to other addresses for the heap since then; lowered with the peak. Does not
-    /// count bytes taken back with no driver call.
-    pub(crate) remapped: u64,
-    /// Whether it gave up old addresses when it last ran short.
-    pub(crate) gives_up: bool,
-    /// Whether it ran short of memory soon after the last time.
-    short: bool,
-    /// Whether it could map more, rather than move memory, when it last ran short. Such a heap gets
-    /// no small extents, which make every move dear.
-    pub(crate) buys: bool,
-    /// How many times the size of new extents was halved.
-    pub(crate) halved: u32,
-    /// Whether the pool's first memory was asked for ahead, so that nobody knows what it will be
-    /// cut into.
-    pub(crate) ahead: bool,
-}
-
-/// Whether it has been of use of late to wait for markers, to look for extents in other heaps, and
-/// to borrow blocks from them.
-#[derive(Default)]
-pub(crate) struct Vain {
-    pub(crate) patience: Backoff,
-    pub(crate) others: Backoff,
-    pub(crate) borrowing: Backoff,
-}
-
-impl HeapState {
     /// Whether freed memory may not be handed out again for now.
     pub(crate) fn is_monotone(&self) -> bool {
         self.private.as_ref().is_some_and(|m| m.monotone)
@@ -447,6 +411,40 @@ impl HeapState {
         r.tag = tags.first().copied().unwrap_or(Tag::SETTLED);
         self.waiting_bytes += r.size;
     }
+}
+
+/// What a heap has learnt from its requests. Forgotten when it has no memory left.
+#[derive(Default)]
+pub(crate) struct Learnt {
+    pub(crate) memo: Memo,
+    pub(crate) fresh_starts: FreshStarts,
+    /// The most that `live_bytes` was at a growth since the last fresh start that was in no doubt
+    /// ([`FreshStarts::doubt`]). Giving memory back lowers it.
+    pub(crate) peak_live: u64,
+    /// Bytes mapped to other addresses for the heap since then; lowered with the peak. Does not
+    /// count bytes taken back with no driver call.
+    pub(crate) remapped: u64,
+    /// Whether it gave up old addresses when it last ran short.
+    pub(crate) gives_up: bool,
+    /// Whether it ran short of memory soon after the last time.
+    short: bool,
+    /// Whether it could map more, rather than move memory, when it last ran short. Such a heap gets
+    /// no small extents, which make every move dear.
+    pub(crate) buys: bool,
+    /// How many times the size of new extents was halved.
+    pub(crate) halved: u32,
+    /// Whether the pool's first memory was asked for ahead, so that nobody knows what it will be
+    /// cut into.
+    pub(crate) ahead: bool,
+}
+
+/// Whether it has been of use of late to wait for markers, to look for extents in other heaps, and
+/// to borrow blocks from them.
+#[derive(Default)]
+pub(crate) struct Vain {
+    pub(crate) patience: Backoff,
+    pub(crate) others: Backoff,
+    pub(crate) borrowing: Backoff,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -452,9 +452,7 @@ impl Aliases {
         ensure!((dormant, bytes) == counted, "{dormant} dormant aliases of {bytes} bytes, {counted:?} counted");
         Ok(())
     }
-}
 
-impl Aliases {
     /// The parts of a run, from high to low addresses, if all of its aliases are dormant. Give them
     /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
     /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none

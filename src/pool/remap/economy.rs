@@ -140,11 +140,6 @@ impl Pool {
         within.min(device.free)
     }
 
-    fn entitled(&self, st: &HeapState) -> u64 {
-        let by_right = st.learnt.peak_live / 1000 * u64::from(self.options.bought_permille);
-        by_right.max(earned(st.learnt.remapped, st.learnt.peak_live, self.options.earned_permille))
-    }
-
     /// Bytes the budget of all heaps leaves for a growth, without what is in flight. No limit
     /// unless other heaps hold `size` free bytes in extents, or a part of that which is much.
     pub(crate) fn budget(&self, st: &HeapState, size: u64) -> u64 {
@@ -182,13 +177,15 @@ impl Pool {
     /// Bytes a heap may map beyond its slack once a request of `size` is met: 0 if no reserve would
     /// be left.
     pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
-        let most = self.entitled(st);
+        let peak = st.learnt.peak_live;
+        let by_right = peak / 1000 * u64::from(self.options.bought_permille);
+        let most = by_right.max(earned(st.learnt.remapped, peak, self.options.earned_permille));
         if most == 0 {
             return 0;
         }
         let Ok(device) = self.driver.mem_info(self.dev) else { return 0 };
         let free = device.free.min(self.headroom()).saturating_sub(size);
-        let beyond = st.extents.bytes().saturating_sub(st.learnt.peak_live);
+        let beyond = st.extents.bytes().saturating_sub(peak);
         let reserve = (device.total / RESERVE).min(self.limit.load(Relaxed) / RESERVE_OF_LIMIT);
         match free.checked_sub(reserve) {
             Some(unused) => most.min((unused + beyond) / 100 * BUYABLE_PERCENT),

@@ -99,10 +99,7 @@ impl Pool {
         }
         let adopted = self.adopt(st, want, Adoption::Known, |_| true)?;
         let region = if adopted { st.cut_for(want.size, want.align) } else { None };
-        let taken = match region {
-            Some(r) => Some(Obtained::Region(r)),
-            None => self.borrow(st, want, req).map(Obtained::Block),
-        };
+        let taken = region.map(Obtained::Region).or_else(|| self.borrow(st, want, req).map(Obtained::Block));
         st.vain.borrowing.ended(taken.is_some());
         Ok(taken)
     }

@@ -5,8 +5,8 @@ use crate::base::size::human;
 use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState};
-use crate::pool::memory::{Extent, Grave, Index};
-use crate::pool::order::{Order, Tag};
+use crate::pool::memory::{Extent, Grave};
+use crate::pool::order::Tag;
 use crate::pool::remap::sources::{take_out, Source};
 use crate::pool::state::Pool;
 use std::cmp::Reverse;
@@ -80,19 +80,7 @@ impl Pool {
         let left = self.unmapped().unwrap_or(0) / self.page * self.page;
         free > 0 && free.saturating_add(left) >= requested
     }
-}
 
-impl HeapState {
-    /// Bytes that have been ready all the time since the last call. Then makes empty slabs ready.
-    fn take_unused(&mut self, order: &Order, index: &Index) -> u64 {
-        let unused = self.least_ready;
-        self.drop_empty_slabs(order, index);
-        self.least_ready = self.regions.ready_bytes();
-        unused
-    }
-}
-
-impl Pool {
     /// Releases wholly free extents the device has passed until no more than `keep` bytes are
     /// mapped. What the device may still be using stays; synchronise first to give everything back.
     /// May invalidate a stream capture in progress. Returns the bytes released.
@@ -133,7 +121,10 @@ impl Pool {
         for heap in self.all_heaps() {
             let mut st = heap.lock();
             if st.private.is_none() {
-                unused.push((heap, st.take_unused(&self.order, &self.index)));
+                // What has been ready all the time since the last call. Empty slabs count from now.
+                unused.push((heap, st.least_ready));
+                st.drop_empty_slabs(&self.order, &self.index);
+                st.least_ready = st.regions.ready_bytes();
             }
             heap.publish(&st);
         }

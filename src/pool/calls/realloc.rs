@@ -157,13 +157,12 @@ impl Pool {
             // A block that other streams use too keeps its tail: they may still be using it.
             let before_the_capture = st.private.is_some() && st.regions.block(region).stream_id != st.identity;
             let rest = st.regions.split(region, size);
-            if before_the_capture {
-                // A graph is launched at any time, not only after what its stream did before.
-                st.wait_for(rest, &[self.order.tag(CONTEXT)]);
-            } else if st.lane == lane {
-                st.regions.make_ready(rest, self.order.tag(lane));
+            // A graph is launched at any time, not only after what its stream did before.
+            let tag = self.order.tag(if before_the_capture { CONTEXT } else { lane });
+            if st.lane == tag.lane() {
+                st.regions.make_ready(rest, tag);
             } else {
-                st.wait_for(rest, &[self.order.tag(lane)]);
+                st.wait_for(rest, &[tag]);
             }
         }
         // The receipt of a block that has grown has this size already; shrinking one cannot fail.

@@ -310,13 +310,10 @@ impl Slabs {
 
     /// Forgets an empty slab; returns its region.
     pub(crate) fn remove(&mut self, s: u32) -> u32 {
-        let slab = &self.all[s as usize];
-        let (region, class, old, listed) = (slab.region, slab.class as usize, slab.old, slab.has_free());
+        let Slab { region, class, old, .. } = self.all[s as usize];
         if !old {
-            self.empty[class] -= 1;
-            if listed {
-                self.unlink(s);
-            }
+            self.empty[class as usize] -= 1;
+            self.unlink(s);
         }
         self.all[s as usize].region = NONE;
         self.all[s as usize].objects = Box::default();
@@ -334,21 +331,13 @@ impl Slabs {
     /// them. Returns the empty ones.
     pub(crate) fn retire(&mut self) -> Vec<u32> {
         let mut empty = Vec::new();
-        for s in 0..self.all.len() as u32 {
-            let slab = &mut self.all[s as usize];
-            if slab.region == NONE || slab.old {
-                continue;
-            }
-            let class = slab.class as usize;
-            slab.old = true;
-            slab.list_prev = NONE;
-            slab.list_next = NONE;
+        for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE && !s.old) {
+            (slab.old, slab.list_prev, slab.list_next) = (true, NONE, NONE);
             if slab.is_empty() {
-                self.empty[class] -= 1;
                 empty.push(s);
             }
         }
-        self.heads = [NONE; CLASSES];
+        (self.heads, self.empty) = ([NONE; CLASSES], [0; CLASSES]);
         empty
     }
 

@@ -191,9 +191,8 @@ impl Pool {
             // memory for them.
             let claims = {
                 let mut core = self.core.lock();
-                match core.stock.tag(extent) {
-                    Some(tag) if self.order.settled(tag) => {}
-                    _ => continue,
+                if !core.stock.tag(extent).is_some_and(|tag| self.order.settled(tag)) {
+                    continue;
                 }
                 let Some(claims) = core.aliases.claim_of(extent, &self.order) else { continue };
                 core.stock.take_this(extent);

@@ -61,10 +61,8 @@ impl Members {
     /// one around it. Returns the number of the record, or [`NO_MEMBER`] if all are closed.
     #[inline]
     pub(crate) fn join(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>, place: Place, bytes: u64) -> u32 {
-        let again = match self.lists.get(self.recent as usize) {
-            Some(Some(list)) => Arc::ptr_eq(&list.scope, scope) && !scope.is_closed(),
-            _ => false,
-        };
+        let recent = self.lists.get(self.recent as usize).and_then(Option::as_ref);
+        let again = recent.is_some_and(|list| Arc::ptr_eq(&list.scope, scope) && !scope.is_closed());
         if !again && !self.find_list(pool, heap, scope) {
             return NO_MEMBER;
         }
@@ -115,9 +113,7 @@ impl Members {
         if self.receipts.len() <= at {
             self.receipts.resize_with(at + 1, || None);
         }
-        if let Some(slot) = self.receipts.get_mut(at) {
-            *slot = Some(receipt);
-        }
+        self.receipts[at] = Some(receipt);
     }
 
     #[inline]
@@ -138,29 +134,22 @@ impl Members {
     /// all are closed.
     #[cold]
     fn find_list(&mut self, pool: u64, heap: u32, scope: &Arc<Scope>) -> bool {
-        let mut scope = scope;
-        loop {
-            let list = self.list_of(scope).filter(|_| !scope.is_closed());
-            if let Some(i) = list {
+        for scope in std::iter::successors(Some(scope), |s| s.parent()) {
+            if let Some(i) = self.list_of(scope).filter(|_| !scope.is_closed()) {
                 self.recent = i as u32;
                 return true;
             }
             if scope.add_heap(pool, heap) {
-                break;
-            }
-            match scope.parent() {
-                Some(parent) => scope = parent,
-                None => return false,
+                let at = self.lists.iter().position(Option::is_none).unwrap_or(self.lists.len());
+                if at == self.lists.len() {
+                    self.lists.push(None);
+                }
+                self.lists[at] = Some(List { scope: scope.clone(), head: NO_MEMBER, counts: ScopeCounts::default() });
+                self.recent = at as u32;
+                return true;
             }
         }
-        let list = Some(List { scope: scope.clone(), head: NO_MEMBER, counts: ScopeCounts::default() });
-        let at = self.lists.iter().position(Option::is_none).unwrap_or(self.lists.len());
-        if at == self.lists.len() {
-            self.lists.push(None);
-        }
-        self.lists[at] = list;
-        self.recent = at as u32;
-        true
+        false
     }
 
     fn list_of(&self, scope: &Scope) -> Option<usize> {
@@ -255,11 +244,7 @@ impl Members {
     /// Drops the empty list of a scope. Returns what it had counted.
     pub(crate) fn drop_list(&mut self, scope: &Scope) -> Option<ScopeCounts> {
         let at = self.list_of(scope)?;
-        let slot = self.lists.get_mut(at)?;
-        if slot.as_ref()?.head != NO_MEMBER {
-            return None;
-        }
-        slot.take().map(|l| l.counts)
+        self.lists[at].take_if(|l| l.head == NO_MEMBER).map(|l| l.counts)
     }
 
     /// Every record in use: its number and place.

@@ -120,10 +120,7 @@ impl Pool {
                 None if by == By::Allocation && tags.is_empty() => {
                     let streams = if d.users.is_empty() { (CONTEXT, 0) } else { (d.lane, d.stream_id) };
                     own = Some(streams).filter(|streams| !waited.own.contains(streams));
-                    tags.extend(own.map(|(lane, stream_id)| match lane {
-                        CONTEXT => self.order.tag(CONTEXT),
-                        _ => self.tag_of(lane, stream_id),
-                    }));
+                    tags.extend(own.map(|(lane, stream_id)| self.tag_of(lane, stream_id)));
                 }
                 None => {}
             }

@@ -13,10 +13,7 @@ impl Pool {
 
     /// Like [`Pool::record_stream`], for a stream of another device.
     pub fn record_stream_on_other_device(&self, ptr: u64, dev: DeviceId, stream: StreamHandle) -> Result<()> {
-        let stream = match stream {
-            StreamHandle::PER_THREAD => StreamHandle::LEGACY,
-            s => s,
-        };
+        let stream = if stream == StreamHandle::PER_THREAD { StreamHandle::LEGACY } else { stream };
         let source = RemoteStream { dev, stream, identity: self.driver.stream_id(dev, stream)? };
         self.note_user(ptr, self.relay()?, Some(source))
     }

@@ -60,10 +60,7 @@ impl Pool {
     fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
         let mut core = self.core.lock();
         let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
-        let len = match bytes {
-            0 => usual,
-            n => self.whole_pages(n)?,
-        };
+        let len = if bytes == 0 { usual } else { self.whole_pages(bytes)? };
         if len == 0 {
             return Ok((0, 0));
         }

@@ -35,10 +35,7 @@ pub(crate) struct User {
 
 impl User {
     pub(crate) fn new(now: Now) -> User {
-        let id = match now {
-            Now::Idle(id) => Some(id),
-            Now::Captured => None,
-        };
+        let id = if let Now::Idle(id) = now { Some(id) } else { None };
         User { id, eager: false, met: 0 }
     }
 }

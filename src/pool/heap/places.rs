@@ -80,11 +80,9 @@ impl HeapState {
     /// Every live block and object, including those that count as freed.
     pub(crate) fn live(&self) -> impl Iterator<Item = Place> + '_ {
         let blocks = self.regions.iter().filter(|(_, r)| r.state == State::Live);
-        let objects = |(slab, s): (u32, &'_ Slab)| {
-            let numbers: Vec<u32> = s.live().collect();
-            numbers.into_iter().map(move |number| Place::Object { slab, number })
-        };
-        blocks.map(|(region, _)| Place::Block { region }).chain(self.slabs.iter().flat_map(objects))
+        let objects =
+            self.slabs.iter().flat_map(|(slab, s)| s.live().map(move |number| Place::Object { slab, number }));
+        blocks.map(|(region, _)| Place::Block { region }).chain(objects)
     }
 
     /// The live block or object that starts at `addr`, where the index has `entry`; it may count as

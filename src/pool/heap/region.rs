@@ -474,10 +474,7 @@ impl Regions {
     #[inline]
     pub(crate) fn cut_apart(&mut self, r: u32, addr: u64, size: u64) -> (u32, [Option<u32>; 2]) {
         let lead = addr - self.get(r).addr;
-        let (lead, block) = match lead {
-            0 => (None, r),
-            _ => (Some(r), self.split(r, lead)),
-        };
+        let (lead, block) = if lead == 0 { (None, r) } else { (Some(r), self.split(r, lead)) };
         let rest = (self.get(block).size > size).then(|| self.split(block, size));
         (block, [lead, rest])
     }

@@ -27,10 +27,7 @@ impl HeapState {
     /// what is left of them waits again: a part of a region may have its number.
     fn forget_taken(&mut self, lane: u32) {
         let Some(queue) = self.waiting.queues.iter_mut().find(|q| q.0 == lane) else { return };
-        queue.1.retain(|w| match w.item {
-            Item::Region(r) => self.regions.get(r).state == State::Waiting,
-            Item::Object { .. } => true,
-        });
+        queue.1.retain(|w| w.item.region().is_none_or(|r| self.regions.get(r).state == State::Waiting));
     }
 
     /// The lanes that something here waits for.
@@ -53,11 +50,7 @@ impl HeapState {
         let marked = self.waiting.queues.iter().map(|q| q.1.iter().take_while(|w| order.marked(w.tag)));
         // Entries that the device is known to have passed may still be in front.
         let queues = marked.map(|q| q.skip_while(|w| order.settled(w.tag)));
-        let bytes = |w: &Wait| match w.item {
-            Item::Region(r) => self.regions.get(r).size,
-            Item::Object { .. } => 0,
-        };
-        queues.flatten().map(bytes).sum()
+        queues.flatten().filter_map(|w| w.item.region()).map(|r| self.regions.get(r).size).sum()
     }
 
     /// Whether something that waits for `lane` no longer has to.
@@ -109,7 +102,7 @@ impl HeapState {
     fn waiting_of<'a>(&'a self, lane: u32, order: &'a Order) -> impl Iterator<Item = (usize, u32)> + 'a {
         let queue = self.waiting.queues.iter().find(|q| q.0 == lane);
         queue.into_iter().flat_map(|q| &q.1).enumerate().filter_map(move |(at, w)| {
-            let Item::Region(r) = w.item else { return None };
+            let r = w.item.region()?;
             (w.also.is_empty() && order.own(w.tag, lane)).then_some((at, r))
         })
     }

@@ -105,10 +105,7 @@ impl Heap {
     #[inline]
     pub(crate) fn publish(&self, st: &HeapState) {
         self.live.store(st.live_bytes, Relaxed);
-        let free = match st.live_bytes {
-            0 => st.extents.bytes(),
-            _ => st.regions.ready_bytes() + st.waiting_bytes,
-        };
+        let free = if st.live_bytes == 0 { st.extents.bytes() } else { st.regions.ready_bytes() + st.waiting_bytes };
         self.free.store(free, Relaxed);
     }
 }

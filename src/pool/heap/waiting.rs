@@ -14,6 +14,16 @@ pub(crate) enum Item {
     Object { slab: u32, number: u32 },
 }
 
+impl Item {
+    pub(crate) fn region(self) -> Option<u32> {
+        if let Item::Region(r) = self {
+            Some(r)
+        } else {
+            None
+        }
+    }
+}
+
 /// An entry of the waiting list.
 #[derive(Debug)]
 pub(crate) struct Wait {
@@ -35,11 +45,8 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn enqueue(&mut self, item: Item, tags: &[Tag]) {
-        let (tag, also) = match tags.split_first() {
-            Some((&first, others)) => (first, others.to_vec()),
-            None => (Tag::SETTLED, Vec::new()),
-        };
-        self.push(Wait { tag, item, also });
+        let tag = tags.first().copied().unwrap_or(Tag::SETTLED);
+        self.push(Wait { tag, item, also: tags.iter().skip(1).copied().collect() });
     }
 
     pub(crate) fn push(&mut self, wait: Wait) {
@@ -65,11 +72,7 @@ impl Waiting {
 
     /// The regions that wait.
     pub(crate) fn regions(&self) -> impl Iterator<Item = u32> + '_ {
-        let all = self.queues.iter().flat_map(|q| q.1.iter());
-        all.filter_map(|w| match w.item {
-            Item::Region(r) => Some(r),
-            Item::Object { .. } => None,
-        })
+        self.queues.iter().flat_map(|q| &q.1).filter_map(|w| w.item.region())
     }
 }
 

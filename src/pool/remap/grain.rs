@@ -90,11 +90,7 @@ impl Pool {
 /// Mean size of the live blocks of at least `least` bytes, 0 without any. Looks at all regions:
 /// growing is rare.
 fn mean_block(st: &HeapState, least: u64) -> u64 {
-    let (count, bytes) = st
-        .regions
-        .iter()
-        .map(|(_, g)| g)
-        .filter(|g| g.state == State::Live && g.size >= least)
-        .fold((0u64, 0u64), |(count, bytes), g| (count + 1, bytes + g.size));
+    let blocks = st.regions.iter().filter(|(_, g)| g.state == State::Live && g.size >= least);
+    let (count, bytes) = blocks.fold((0, 0), |(count, bytes), (_, g)| (count + 1, bytes + g.size));
     bytes / count.max(1)
 }

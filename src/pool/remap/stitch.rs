@@ -85,11 +85,9 @@ fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
             let mut spare = sources[i].extent.size - left;
             taken.retain(|&t| {
                 let size = sources[t].extent.size;
-                let drop = size <= spare;
-                if drop {
-                    spare -= size;
-                }
-                !drop
+                let superfluous = size <= spare;
+                spare -= if superfluous { size } else { 0 };
+                !superfluous
             });
             taken.push(i);
         }

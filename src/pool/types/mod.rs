@@ -10,7 +10,9 @@ mod units;
 pub(crate) use allocation::{checked_alignment, too_large, Want};
 pub use allocation::{AllocFlags, AllocInfo, AllocRequest};
 pub use options::PoolOptions;
-pub(crate) use ranks::{Guard, Held, Rank, Ranked, RankedGuard};
+#[cfg(not(loom))]
+pub(crate) use ranks::Guard;
+pub(crate) use ranks::{Held, Rank, Ranked, RankedGuard};
 pub(crate) use receipts::rounded;
 pub use receipts::{Counter, Receipt, Slip};
 pub use scope::{Scope, ScopeCounts};

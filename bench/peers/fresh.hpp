@@ -344,7 +344,7 @@ public:
 
     // Nothing is freed: what a malloc costs, and what host memory it takes.
     void growth() {
-        for (auto [most, bytes] : {std::pair<size_t, uint64_t>{20000, 64 * K}, {8000, 2 * M}, {200000, 1000}}) {
+        for (auto [most, bytes] : {std::pair<size_t, uint64_t>{20000, 64 * K}, {8000, 2 * M}, {3000, 3 * M}, {200000, 1000}}) {
             const size_t count = std::min(most, 5 * ops_);
             Allocator allocator(0);
             std::vector<void *> blocks;

@@ -345,8 +345,8 @@ fn play(mut m: Model, seed: u64, steps: u64) {
 
 #[test]
 fn random_operations_with_settled_reuse() {
-    run(1, rounds(8000), false, true);
-    run(2, rounds(8000), false, true);
+    run(1, rounds(12_000), false, true);
+    run(2, rounds(12_000), false, true);
 }
 
 #[test]

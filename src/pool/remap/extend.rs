@@ -30,13 +30,16 @@ const AHEAD_SHARE: u64 = 8;
 /// (docs/adr/extent-sizes.md).
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
-/// What is mapped for a request of at most this many bytes goes behind what was mapped before.
-/// Larger requests get spans of their own, which can be continued at their ends.
-const SMALL_GROWTH: u64 = 2 * MIB;
+/// What is mapped for a request of at most this many bytes goes behind what was mapped before, and
+/// may be more than is asked for. Larger requests get spans of their own, which can be continued at
+/// their ends, and extents of their own, which can move one by one (docs/adr/pool-mechanisms.md).
+const SMALL_GROWTH: u64 = 4 * MIB;
 
 /// For small requests, a heap that only grows maps one part in this many of what it has at a time,
 /// and at most its slack in bytes. A large one maps one part in [`LARGE_GROWTH_SHARE`], which its
-/// slack as a share allows, and at most [`LARGE_GROWTH`].
+/// slack as a share allows, and at most [`LARGE_GROWTH`]. So does a heap that may earn slack, once
+/// it has none left: what keeps it from moving anything are live blocks beside what is free, and it
+/// will have to grow again.
 const GROWTH_SHARE: u64 = 8;
 
 const LARGE_GROWTH_SHARE: u64 = 96;
@@ -163,6 +166,8 @@ impl Pool {
             large
         } else if fits(small, room.floor) {
             small
+        } else if self.options.earned_permille > 0 && fits(large, room.hard) {
+            large
         } else {
             0
         };

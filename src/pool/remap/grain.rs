@@ -50,7 +50,7 @@ impl Pool {
             let halved = if st.learnt.buys || self.was_scarce(st, size) { 0 } else { st.learnt.halved };
             self.grain(st, halved).max(size / self.options.extents_per_request.max(1))
         };
-        let cap = cap.min(size).max(self.page);
+        let cap = cap.min(size.next_multiple_of(self.page)).max(self.page);
         1 << cap.ilog2()
     }
 

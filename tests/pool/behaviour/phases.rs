@@ -148,6 +148,45 @@ fn streams_in_turns_need_no_more_than_one() {
     assert!(mapped <= 3 * GIB, "{mapped} bytes mapped");
 }
 
+/// The driver charges for each extent, so a heap that only grows has far fewer than blocks, also
+/// once live blocks strand more than its slack. What few pages hold is one extent.
+#[test]
+fn a_heap_that_only_grows_has_few_extents() {
+    for size in [64 << 10, 2 * MIB, 3 * MIB, 4 * MIB] {
+        let w = work(1, 64 * GIB);
+        let s = w.streams[0];
+        let blocks: Vec<u64> = (0..4 * GIB / size).map(|_| w.rig.malloc(size, s)).collect();
+        let extents = w.rig.pool.stats().extents;
+        assert!(extents <= 300, "{extents} extents for blocks of {size} bytes");
+        blocks.into_iter().for_each(|p| w.rig.free(p, s));
+        w.rig.close();
+    }
+    for size in [7 * MIB, 15 * MIB, 31 * MIB] {
+        let w = work(1, 64 * GIB);
+        let p = w.rig.malloc(size, w.streams[0]);
+        assert_eq!(w.rig.pool.stats().extents, 1, "{}", w.rig.pool.dump());
+        w.rig.free(p, w.streams[0]);
+        w.rig.close();
+    }
+    let w = work(1, 64 * GIB);
+    let s = w.streams[0];
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut live = Vec::new();
+    for _ in 0..12_000 {
+        // Grows slowly to 8 GiB: two are allocated for each that is freed.
+        if rng.u8(0..3) == 0 && !live.is_empty() {
+            w.rig.free(live.swap_remove(rng.usize(..live.len())), s);
+        } else {
+            live.push(w.rig.malloc(rng.u64(1..4 * MIB), s));
+        }
+    }
+    let stats = w.rig.pool.stats();
+    assert!(stats.extents <= 600, "{} extents for {} blocks", stats.extents, live.len());
+    assert!(stats.mapped <= stats.peak_live + stats.peak_live / 10, "{stats:?}");
+    live.into_iter().for_each(|p| w.rig.free(p, s));
+    w.rig.close();
+}
+
 /// A block that grows by little each time is made of extents, not of pages.
 #[test]
 fn a_block_that_grows_is_no_heap_of_pages() {

@@ -159,7 +159,7 @@ fn what_repeats_is_exchanged_in_its_first_pass_only() {
     let rig = Rig::new(checked(2 * GIB), tight);
     let s = rig.stream();
     let passes = [(); 5].map(|()| counted(&rig, || churn(&rig, s, 5, 400, 256 * MIB)));
-    assert!(passes[0][1] > 0 && passes[1][..2] == [0, 0], "{passes:?}: creates and releases");
+    assert!(passes[0][1] > 0 && passes[1][1] == 0, "{passes:?}: releases");
     assert_eq!(passes[2..], [[0; 5]; 3], "{passes:?}");
     rig.close();
 }

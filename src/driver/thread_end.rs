@@ -28,10 +28,10 @@ thread_local! {
 
 /// Has `clean` called when the calling thread ends, to clean up what that leaves behind: something
 /// that is kept where no destructor of Rust's takes it away, in a thread-local variable that is
-/// `ManuallyDrop`. Call this before each time that there is something to clean up: `clean` may call
-/// gpumem yet, and leave something again, for the next round. It fails for a thread in its last
-/// round, or if the system has no key left. A thread that calls this for the first time in its last
-/// round cannot know, and may not be cleaned up after.
+/// `ManuallyDrop`. Call this before each time that there is something to clean up: `clean` is
+/// called once for that, and may call gpumem yet, and leave something again, for the next round. It
+/// fails for a thread in its last round, or if the system has no key left. A thread that calls this
+/// for the first time in its last round cannot know, and may not be cleaned up after.
 pub fn watch(clean: fn()) -> Result<()> {
     let key = *KEY.get_or_try_init(make)?;
     // SAFETY: the key was made and is never deleted.

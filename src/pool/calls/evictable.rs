@@ -241,7 +241,7 @@ impl Pool {
         if !there {
             // If it cannot be unmapped, it stays mapped and is the grave's.
             let _ = self.unmap_moving(m);
-            self.end_move(Moving { ..*m });
+            self.settle_move(m);
             return Ok(false);
         }
         let Err(e) = accessible else { return Ok(true) };
@@ -305,6 +305,10 @@ impl Pool {
 
     /// Ends a move. `false` if the allocation has ended meanwhile.
     pub fn end_move(&self, m: Moving) -> bool {
+        self.settle_move(&m)
+    }
+
+    fn settle_move(&self, m: &Moving) -> bool {
         let mut core = self.core.lock();
         if let Some(d) = evictable(&mut core, m.base, m.id) {
             d.moving = false;

@@ -67,8 +67,9 @@ impl Pool {
         stream.map(|s| Ok((s, self.lane_for(s)?))).transpose()
     }
 
-    /// Frees what was found in the order of a stream with a lane, or if that is `None`, of the
-    /// stream it was allocated on; with an `id`, only if it has that. Returns whether it did.
+    /// Frees what was found, in the order of the stream and lane `by`; if that is `None`, in the
+    /// order of the stream it was allocated on. With an `id`, only if it has that. Returns whether
+    /// it did.
     pub(crate) fn free_found(
         &self,
         found: Found<'_>,

@@ -59,7 +59,7 @@ impl Pool {
         };
         pool.reserve_root(&mut pool.core.lock(), page)?;
         if options.prealloc > 0 {
-            // Nothing is mapped then. Kept addresses would be reserved again by the next try.
+            // After a failure nothing is mapped. The next try would reserve kept addresses again.
             pool.prealloc(options.prealloc).inspect_err(|_| _ = pool.give_up_addresses())?;
         }
         Ok(pool)

@@ -159,6 +159,7 @@ impl Pool {
             let rest = st.regions.split(region, size);
             // A graph is launched at any time, not only after what its stream did before.
             let tag = self.order.tag(if before_the_capture { CONTEXT } else { lane });
+            // No heap has the context's lane.
             if st.lane == tag.lane() {
                 st.regions.make_ready(rest, tag);
             } else {

@@ -35,7 +35,10 @@ pub(crate) struct User {
 
 impl User {
     pub(crate) fn new(now: Now) -> User {
-        let id = if let Now::Idle(id) = now { Some(id) } else { None };
+        let id = match now {
+            Now::Idle(id) => Some(id),
+            Now::Captured => None,
+        };
         User { id, eager: false, met: 0 }
     }
 }

@@ -313,6 +313,7 @@ impl Slabs {
         let Slab { region, class, old, .. } = self.all[s as usize];
         if !old {
             self.empty[class as usize] -= 1;
+            // It is listed, since an empty slab has a free object.
             self.unlink(s);
         }
         self.all[s as usize].region = NONE;

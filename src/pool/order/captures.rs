@@ -33,7 +33,8 @@ pub(crate) struct Captures {
     /// Counts changes that make threads ask anew which heap is a stream's.
     changes: AtomicU64,
     /// Streams that were being captured when they were last named, or whose capture was announced.
-    pub(crate) keys: Apart<Ranked<KnownCaptures, { Rank::Captures as u8 }>>,
+    /// While this is locked, nobody learns of a capture; a context marker is recorded under it.
+    pub(super) keys: Apart<Ranked<KnownCaptures, { Rank::Captures as u8 }>>,
     /// The latest time in `keys`, counted from 1.
     clock: AtomicU64,
 }

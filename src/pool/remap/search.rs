@@ -21,7 +21,7 @@ pub(crate) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The region, for a request without a block, to which nothing can be lent.
+    /// The region, for a request that is for no block ([`Want::for_block`]): it can be lent nothing.
     pub(crate) fn own(self) -> Result<(Locked<'a>, u32)> {
         match self {
             Answer::Region(st, region) => Ok((st, region)),

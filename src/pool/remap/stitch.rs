@@ -86,7 +86,9 @@ fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
             taken.retain(|&t| {
                 let size = sources[t].extent.size;
                 let superfluous = size <= spare;
-                spare -= if superfluous { size } else { 0 };
+                if superfluous {
+                    spare -= size;
+                }
                 !superfluous
             });
             taken.push(i);

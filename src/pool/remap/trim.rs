@@ -1,5 +1,5 @@
-//! Giving memory back to the driver, that of graves too: of freed dedicated allocations that the
-//! device may still have been using.
+//! Giving memory back to the driver: free extents, what is in the stock, and the graves of
+//! dedicated allocations, which were freed while the device may still have been using them.
 
 use crate::base::size::human;
 use crate::base::{Error, Result, Status};

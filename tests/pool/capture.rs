@@ -228,7 +228,7 @@ fn a_miss_that_stitches() {
                 let s = if on_cap { w.cap } else { w.other };
                 // A checkerboard that leaves no room for the request in one piece, nor under the
                 // limit.
-                let blocks: Vec<u64> = (0..14).map(|_| w.malloc(8 * MIB, s)).collect();
+                let blocks: Vec<u64> = (0..18).map(|_| w.malloc(8 * MIB, s)).collect();
                 blocks.iter().step_by(2).for_each(|&p| w.free(p, Some(s)));
                 if slow && !on_cap {
                     w.rig.host.hold(D, s).unwrap();

@@ -31,9 +31,10 @@ const AHEAD_SHARE: u64 = 8;
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
 /// What is mapped for a request of at most this many bytes goes behind what was mapped before, and
-/// may be more than is asked for. Larger requests get spans of their own, which can be continued at
-/// their ends, and extents of their own, which can move one by one (docs/adr/pool-mechanisms.md).
-const SMALL_GROWTH: u64 = 4 * MIB;
+/// may be more than is asked for. While the heap is small beside what is left, that holds for twice
+/// as many. Larger requests get spans of their own, which can be continued at their ends, and
+/// extents of their own, which can move one by one (docs/adr/pool-mechanisms.md).
+const SMALL_GROWTH: u64 = 2 * MIB;
 
 /// For small requests, a heap that only grows maps one part in this many of what it has at a time,
 /// and at most its slack in bytes. A large one maps one part in [`LARGE_GROWTH_SHARE`], which its
@@ -99,7 +100,7 @@ impl Pool {
         if lacks > movable {
             self.refine(st, want, need - movable);
         }
-        let only_grows = sources.is_empty() && st.private.is_none() && want.size <= SMALL_GROWTH;
+        let only_grows = sources.is_empty() && self.shares_extents(st, want.size);
         let (mut ahead, extent) = self.ahead(st, want, only_grows, room);
         let mut in_place = anchor.is_none() && only_grows;
         let cut = loop {
@@ -141,6 +142,16 @@ impl Pool {
             other.publish(guard);
         }
         Ok(Outcome::Done(cut))
+    }
+
+    /// Whether what is mapped for a request of `size` bytes serves others, too. What is free beside
+    /// a live block of the same extent is stranded then, at worst nearly all of it.
+    fn shares_extents(&self, st: &HeapState, size: u64) -> bool {
+        let is_small = || {
+            let left = self.driver.mem_info(self.dev).map_or(0, |device| device.free.min(self.headroom()));
+            st.extents.bytes() <= left / AHEAD_SHARE
+        };
+        st.private.is_none() && (size <= SMALL_GROWTH || (size <= 2 * SMALL_GROWTH && is_small()))
     }
 
     /// The least to map, bytes, as long as there is plenty, and the largest extent for that. A
@@ -390,7 +401,7 @@ impl Pool {
             let sources = self.sources(st, Some(anchor.region), |_| true);
             let room = self.room(st, Want { size: need, ..want });
             // Otherwise a block that grows by little each time would be made of pages.
-            let only_grows = sources.is_empty() && st.private.is_none() && need <= SMALL_GROWTH;
+            let only_grows = sources.is_empty() && self.shares_extents(st, need);
             let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, room) {
                 (ahead, extent) if (need + 1..=addresses).contains(&ahead) => (ahead, extent),
                 _ => (need, self.largest_extent(st, size)),

@@ -21,7 +21,7 @@ pub(crate) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The region, for a request that is for no block ([`Want::for_block`]): it can be lent nothing.
+    /// The region, for a request that is not for one block: nothing is lent to it.
     pub(crate) fn own(self) -> Result<(Locked<'a>, u32)> {
         match self {
             Answer::Region(st, region) => Ok((st, region)),

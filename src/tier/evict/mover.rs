@@ -103,7 +103,8 @@ impl Shared {
     /// why. The error itself may be about where the data was to go.
     fn empty_all(&self) -> Result<bool, (SpaceId, Error)> {
         let (mut outcome, mut emptied) = (Ok(()), true);
-        for space in self.too_full().collect::<Vec<_>>() {
+        // Each is looked at just before: its thresholds may have changed since the bell rang.
+        for space in self.too_full() {
             loop {
                 // In parts, so that no thread waits long for an item that stays after all.
                 let most = space.amount_to_downgrade().min(PART);

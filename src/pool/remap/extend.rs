@@ -31,9 +31,9 @@ const AHEAD_SHARE: u64 = 8;
 const AHEAD_EXTENT: u64 = 16 * MIB;
 
 /// What is mapped for a request of at most this many bytes goes behind what was mapped before, and
-/// may be more than is asked for. While the heap is small beside what is left, that holds for twice
-/// as many. Larger requests get spans of their own, which can be continued at their ends, and
-/// extents of their own, which can move one by one (docs/adr/pool-mechanisms.md).
+/// may be more than is asked for. While a heap that may earn slack is small beside what is left,
+/// that holds for twice as many. Larger requests get spans of their own, which can be continued at
+/// their ends, and extents of their own, which can move one by one (docs/adr/pool-mechanisms.md).
 const SMALL_GROWTH: u64 = 2 * MIB;
 
 /// For small requests, a heap that only grows maps one part in this many of what it has at a time,
@@ -147,11 +147,11 @@ impl Pool {
     /// Whether what is mapped for a request of `size` bytes serves others, too. What is free beside
     /// a live block of the same extent is stranded then, at worst nearly all of it.
     fn shares_extents(&self, st: &HeapState, size: u64) -> bool {
-        let is_small = || {
-            let left = self.driver.mem_info(self.dev).map_or(0, |device| device.free.min(self.headroom()));
-            st.extents.bytes() <= left / AHEAD_SHARE
-        };
-        st.private.is_none() && (size <= SMALL_GROWTH || (size <= 2 * SMALL_GROWTH && is_small()))
+        if st.private.is_some() || size > 2 * SMALL_GROWTH {
+            return false;
+        }
+        let is_small = || self.unmapped().is_ok_and(|left| st.extents.bytes() <= left / AHEAD_SHARE);
+        size <= SMALL_GROWTH || (self.options.earned_permille > 0 && is_small())
     }
 
     /// The least to map, bytes, as long as there is plenty, and the largest extent for that. A

@@ -5,8 +5,9 @@
     programs.py --report RESULTS                     the table alone, of results that were kept
 
 A program is the workload `program` of peers.cpp with a seed of its own (fresh.hpp says what is drawn); its sixth pass
-counts. With --work it is `working_program`: the device fills blocks meanwhile, and may fall behind the host. Each runs
-in a process of its own, the allocators in turns. Exits with 1 when one of gpumem's fails, 2 on bad usage.
+counts, and the mean of its first one, which meets an empty device. With --work it is `working_program`: the device
+fills blocks meanwhile, and may fall behind the host. Each runs in a process of its own, the allocators in turns. Exits
+with 1 when one of gpumem's fails, 2 on bad usage.
 """
 
 import argparse
@@ -27,16 +28,19 @@ AS_TIGHT, GRAIN = 1.02, 8
 
 
 def measure(arguments, allocator, seed):
-    """{metric: value} of a program's last pass, with what it was under "about"; None when it failed."""
+    """{metric: value} of a program's last pass, with the mean of its first one under "first pass" and what it was under
+    "about"; None when it failed."""
     name = "peers_host" if arguments.host else PROGRAMS[allocator]
     command = [os.path.join(arguments.built, name), "--seed", str(seed), "--ops", str(arguments.ops), "--limit",
                str(arguments.limit), allocator, "working_program" if arguments.work else "program"]
     printed = shared.output_of(command, f"programs: {allocator}, seed {seed}", None, 4 * arguments.limit + 20)
-    figures = [f for f in map(json.loads, (printed or "").splitlines()) if f["case"] == "sixth pass"]
+    printed = list(map(json.loads, (printed or "").splitlines()))
+    figures = [f for f in printed if f["case"] == "sixth pass"]
     if not figures or any(f["metric"] == "failures" and f["value"] > 0 for f in figures):
         return None
     about = next((f["note"] for f in figures if f["metric"] == "mean" and f.get("note")), "")
-    return {**{f["metric"]: f["value"] for f in figures}, "about": about}
+    first = next(f["value"] for f in printed if f["case"] == "first pass" and f["metric"] == "mean")
+    return {**{f["metric"]: f["value"] for f in figures}, "first pass": first, "about": about}
 
 
 def report(results):
@@ -44,8 +48,8 @@ def report(results):
     allocators = list(dict.fromkeys(a for of in results.values() for a in of))
     whole = {seed: of for seed, of in results.items() if all(of[a] for a in allocators)}
     out = [f"{len(results)} programs, {len(whole)} of which every allocator could run:", "",
-           "| allocator | µs an operation | 99th percentile, µs | device, MiB | fastest in | a peer is faster and as tight in | failed |",
-           "|---|---|---|---|---|---|---|"]
+           "| allocator | µs an operation | 99th percentile, µs | first pass, µs | device, MiB | fastest in | a peer is faster and as tight in | failed |",
+           "|---|---|---|---|---|---|---|---|"]
     mebibytes = {(seed, a): of[a]["device used"] * 1024 + GRAIN for seed, of in whole.items() for a in allocators}
     for a in allocators:
         def mean(of):
@@ -55,7 +59,8 @@ def report(results):
                          for b in allocators) for seed, of in whole.items())
         failed = sum(of[a] is None for of in results.values())
         out.append(f"| {a} | {mean(of[a]['mean'] for of in whole.values()):.2f} | "
-                   f"{mean(of[a]['p99'] for of in whole.values()):.1f} | {mean(mebibytes[seed, a] for seed in whole):,.0f} | "
+                   f"{mean(of[a]['p99'] for of in whole.values()):.1f} | "
+                   f"{mean(of[a]['first pass'] for of in whole.values()):.2f} | {mean(mebibytes[seed, a] for seed in whole):,.0f} | "
                    f"{fastest} | {beaten} | {failed} |")
     if SUBJECT in allocators and len(allocators) > 1:
         def behind(of):

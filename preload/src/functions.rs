@@ -46,6 +46,8 @@ macro_rules! functions {
                 "cuStreamBeginCapture", 10000 .. 10010, Own: cuStreamBeginCapture_ptsz(stream: Stream) = captures::begin_1_own;
                 "cuStreamBeginCaptureToGraph", 12030 .. 99999, Legacy: cuStreamBeginCaptureToGraph(stream: Stream, graph: usize, nodes: usize, edges: usize, count: usize, mode: c_int) = captures::begin_graph;
                 "cuStreamBeginCaptureToGraph", 12030 .. 99999, Own: cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: usize, nodes: usize, edges: usize, count: usize, mode: c_int) = captures::begin_graph_own;
+                "cuStreamBeginRecaptureToGraph", 13030 .. 99999, Legacy: cuStreamBeginRecaptureToGraph(stream: Stream, mode: c_int, graph: usize, mismatch: *mut c_void, data: *mut c_void) = captures::begin_again;
+                "cuStreamBeginRecaptureToGraph", 13030 .. 99999, Own: cuStreamBeginRecaptureToGraph_ptsz(stream: Stream, mode: c_int, graph: usize, mismatch: *mut c_void, data: *mut c_void) = captures::begin_again_own;
                 "cuStreamEndCapture", 10000 .. 99999, Legacy: cuStreamEndCapture(stream: Stream, graph: *mut usize) = captures::end;
                 "cuStreamEndCapture", 10000 .. 99999, Own: cuStreamEndCapture_ptsz(stream: Stream, graph: *mut usize) = captures::end_own;
                 "cuStreamDestroy", 4000 .. 99999, Any: cuStreamDestroy_v2(stream: Stream) = captures::destroy;

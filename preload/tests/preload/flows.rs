@@ -97,8 +97,8 @@ fn pointers_are_told_by_their_allocations() {
 
 #[test]
 fn a_capture_is_the_drivers_and_survives_frees_elsewhere() {
-    for free in ["marker", "sync"] {
-        let Some(with) = flow("proc", "capture", true, &[("GPUMEM_FREE", free)]) else { return };
+    for (name, free) in [("capture", "marker"), ("capture", "sync"), ("recapture", "marker"), ("recapture", "sync")] {
+        let Some(with) = flow("proc", name, true, &[("GPUMEM_FREE", free)]) else { return };
         // The driver's answer, which on this one is that it cannot.
         with.says("# alloc 900");
         with.says("# free of the pool's in the capture 1");

@@ -59,6 +59,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute, (handle, int, void *))                                              \
     X(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess, (handle, const access_desc *, size_t))                                    \
     X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, (handle, int))                                                     \
+    X(cuStreamBeginRecaptureToGraph, 13030, cuStreamBeginRecaptureToGraph, (handle, int, handle, void *, void *))              \
     X(cuStreamEndCapture, 10000, cuStreamEndCapture, (handle, handle *))                                                       \
     X(cuGraphAddNode, 12040, cuGraphAddNode_v2, (handle *, handle, const handle *, const void *, size_t, uint64_t *))          \
     X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
@@ -305,14 +306,18 @@ static void *capture_elsewhere(void *arg) {
     SAY("other thread's free = %u\n", cuMemFree(*p));
     return 0;
 }
-static void capture(void) {
+static void captures(int again) {
     handle s, graph = 0;
     ptr p, q, r = 0;
     pthread_t t;
     CODE(cuStreamCreate(&s, 1));
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemAlloc(&q, 1 << 20));
-    CODE(cuStreamBeginCapture(s, 2));
+    if (again) {
+        CODE(cuStreamBeginCapture(s, 2));
+        CODE(cuStreamEndCapture(s, &graph));
+        CODE(cuStreamBeginRecaptureToGraph(s, 2, graph, 0, 0));
+    } else CODE(cuStreamBeginCapture(s, 2));
     SAY("# native %u\n", simNative());
     SAY("# alloc %u\n", cuMemAllocAsync(&r, 4096, s));
     SAY("# native in the capture %u\n", simNative());
@@ -326,6 +331,8 @@ static void capture(void) {
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemFree(p));
 }
+static void capture(void) { captures(0); }
+static void recapture(void) { captures(1); }
 /* With work under way on another stream, freed memory is nobody else's yet. */
 static void held(void) {
     handle s;
@@ -709,7 +716,7 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)

@@ -519,6 +519,8 @@ cuda! {
     fn cuIpcCloseMemHandle(_p: u64) { 1 }
     fn cuStreamBeginCapture_v2(s: usize, m: c_int) { begin(s, m) }
     fn cuStreamBeginCapture_v2_ptsz(s: usize, m: c_int) { begin(own(s), m) }
+    fn cuStreamBeginRecaptureToGraph(s: usize, m: c_int, _g: u64, _mismatch: *const c_void, _data: *const c_void) { begin(s, m) }
+    fn cuStreamBeginRecaptureToGraph_ptsz(s: usize, m: c_int, _g: u64, _mismatch: *const c_void, _data: *const c_void) { begin(own(s), m) }
     fn cuStreamEndCapture(s: usize, g: *mut u64) { let dev = home!(s); give(g, sim().host.capture_end(dev, StreamHandle(s)).map(|g| g.0)) }
     fn cuStreamEndCapture_ptsz(s: usize, g: *mut u64) { cuStreamEndCapture(own(s), g) }
     fn cuGraphLaunch(g: u64, s: usize) { let dev = home!(s); code(sim().host.graph_launch(dev, GraphHandle(g), StreamHandle(s))) }

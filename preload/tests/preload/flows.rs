@@ -226,6 +226,14 @@ fn two_processes_share_memory_by_handle() {
 }
 
 #[test]
+fn a_handle_can_be_opened_while_a_thread_waits_to_close_it() {
+    let Some(with) = flow("proc", "share_while_closing", true, &[]) else { return };
+    with.says("closed 1, once 1, all 1");
+    with.says("cuIpcCloseMemHandle(r) = 0");
+    with.says("cuIpcCloseMemHandle(r) = 1");
+}
+
+#[test]
 fn a_handle_opened_on_two_devices_is_memory_of_both() {
     let Some(with) = flow("proc", "share_devices", true, &[("SIM_DEVICES", "2")]) else { return };
     with.says("cuIpcOpenMemHandle(&r, h, 1) = 0");

@@ -68,6 +68,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
     X(simHold, 2000, simHold, (handle))                                                                                        \
     X(simRelease, 2000, simRelease, (handle))                                                                                  \
+    X(simGate, 2000, simGate, (int))                                                                                           \
     X(simNative, 2000, simNative, (void))                                                                                      \
     X(simRetained, 2000, simRetained, (int))
 
@@ -623,6 +624,41 @@ static void share(void) {
     CODE(cuIpcOpenMemHandle(&q, h, 1));
     CODE(cuIpcGetMemHandle(0, r));
 }
+static void *closer(void *arg) {
+    cuCtxSetCurrent(primary);
+    return (void *)(uintptr_t)cuIpcCloseMemHandle(*(ptr *)arg);
+}
+/* A thread waits for the device to close a handle, and another one opens it meanwhile. */
+static void share_while_closing(void) {
+    int to[2];
+    ipc h;
+    ptr p, q, r;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        pthread_t t;
+        void *closed;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        alarm(20);
+        simGate(1);
+        pthread_create(&t, 0, closer, &q);
+        while (!simGate(1)) usleep(1000);
+        CODE(cuIpcOpenMemHandle(&r, h, 1));
+        simGate(0);
+        pthread_join(t, &closed);
+        SAY("closed %d, once %d, all %d\n", !closed, q == r, all(r, 5 << 20, 3));
+        CODE(cuIpcCloseMemHandle(r));
+        CODE(cuIpcCloseMemHandle(r));
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+}
 /* A handle that is opened on two devices is memory of both. */
 static void share_devices(void) {
     int to[2];
@@ -718,7 +754,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

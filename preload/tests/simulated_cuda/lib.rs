@@ -22,7 +22,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 type Code = u32;
 
@@ -319,6 +319,16 @@ fn begin(s: usize, mode: c_int) -> Code {
     code(sim().host.capture_begin(dev, StreamHandle(s), mode))
 }
 
+/// Whether the gate is closed, and how many threads wait for it to open.
+static GATE: (Mutex<(bool, Code)>, Condvar) = (Mutex::new((false, 0)), Condvar::new());
+
+fn pass_gate() {
+    let mut gate = GATE.0.lock().unwrap();
+    gate.1 += 1;
+    gate = GATE.1.wait_while(gate, |g| g.0).unwrap();
+    gate.1 -= 1;
+}
+
 cuda! {
     fn cuInit(_flags: c_uint) { sim(); 0 }
     fn cuDriverGetVersion(v: *mut c_int) { v.write(13000); 0 }
@@ -394,7 +404,7 @@ cuda! {
     fn cuCtxPushCurrent_v2(c: usize) { if device_of(c).is_none() { return 201; } STACK.with(|s| s.push(c)); 0 }
     fn cuCtxPopCurrent_v2(c: *mut usize) { match STACK.with(Stack::pop) { Some(p) => { c.write(p); 0 } None => 201 } }
     fn cuCtxGetDevice(d: *mut c_int) { d.write(here!().0 as c_int); 0 }
-    fn cuCtxSynchronize() { let dev = here!(); code(sim().host.device_sync(dev)) }
+    fn cuCtxSynchronize() { let dev = here!(); pass_gate(); code(sim().host.device_sync(dev)) }
     fn cuCtxEnablePeerAccess(c: usize, f: c_uint) { here!(); if f != 0 || device_of(c).is_none() { return 1; } 0 }
     fn cuThreadExchangeStreamCaptureMode(m: *mut c_uint) { m.write(0); 0 }
     fn cuMemGetInfo_v2(f: *mut usize, t: *mut usize) {
@@ -548,6 +558,13 @@ cuda! {
         let dev = here!();
         let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
         code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
+    }
+    /* While it is closed, threads that wait for a context wait on; says how many do. */
+    fn simGate(closed: c_int) {
+        let mut gate = GATE.0.lock().unwrap();
+        gate.0 = closed != 0;
+        GATE.1.notify_all();
+        gate.1
     }
     /* For tests: keeps a stream from making progress, lets it go on, counts the driver's own live allocations. */
     fn simHold(s: usize) { let dev = home!(s); code(sim().host.hold(dev, StreamHandle(s))) }

@@ -282,7 +282,20 @@ static void facts(void) {
     CODE(cuMemFree(p));
     CODE(cuMemGetInfo(&free2, &total));
     SAY("back %d\n", free2 >= free0 - (4 << 20));
-    CODE(cuMemGetAddressRange(&base, &n, p) != 0);
+    /* Freed memory is nothing, though gpumem may keep it. */
+    CODE(cuMemAllocAsync(&at, 1 << 20, 0));
+    CODE(cuMemFreeAsync(at, 0));
+    CODE(cuCtxSynchronize());
+    for (int i = 0; i < 2; i++) {
+        ptr freed = i ? at : p;
+        CODE(cuMemGetAddressRange(&base, &n, freed) != 0);
+        CODE(cuMemRetainAllocationHandle(&s, freed));
+        CODE(cuPointerGetAttribute(&type, 2, freed));
+        type = 7;
+        CODE(cuPointerGetAttributes(1, what, where, freed));
+        SAY("type %u\n", type);
+        SAY("set %d\n", cuPointerSetAttribute(&sync, 6, freed) != 0);
+    }
 }
 /* A memset that names no context; then nodes that are none of gpumem's business, and errors. */
 static void nodes(void) {

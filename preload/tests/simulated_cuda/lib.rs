@@ -44,6 +44,8 @@ struct State {
     streams: HashMap<usize, usize>,
     /// The driver's own allocations: bytes and device.
     native: HashMap<u64, (usize, u32)>,
+    /// Mappings: bytes.
+    mapped: HashMap<u64, usize>,
     /// Pools of the program's.
     pools: usize,
     current_pool: HashMap<u32, usize>,
@@ -241,6 +243,15 @@ unsafe fn resolve(name: *const c_char, out: *mut *mut c_void, version: c_int, fl
     }
 }
 
+/// What is at an address: its start, its bytes, and whether the driver allocated it. Else it is
+/// mapped.
+fn at(p: u64) -> Option<(u64, usize, bool)> {
+    let st = sim().state.lock().unwrap();
+    let native = st.native.iter().map(|(at, (len, _))| (*at, *len, true));
+    let mut all = native.chain(st.mapped.iter().map(|(at, len)| (*at, *len, false)));
+    all.find(|(at, len, _)| (*at..*at + *len as u64).contains(&p))
+}
+
 unsafe fn native(out: *mut u64, bytes: usize, s: usize) -> Code {
     if out.is_null() || bytes == 0 {
         return 1;
@@ -425,12 +436,20 @@ cuda! {
         let fd = std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(fd as c_int));
         give(h, sim().host.phys_import(dev, &fd).map(|h| h.0))
     }
-    fn cuMemMap(p: u64, n: usize, _o: usize, h: u64, _f: u64) { let dev = here!(); code(sim().host.map(dev, p, n as u64, PhysHandle(h))) }
+    fn cuMemMap(p: u64, n: usize, _o: usize, h: u64, _f: u64) {
+        let dev = here!();
+        let c = code(sim().host.map(dev, p, n as u64, PhysHandle(h)));
+        if c == 0 { sim().state.lock().unwrap().mapped.insert(p, n); }
+        c
+    }
     fn cuMemSetAccess(p: u64, n: usize, d: *const Desc, count: usize) {
         let devs: Vec<DeviceId> = (0..count).map(|i| DeviceId((*d.add(i)).id as u32)).collect();
         code(sim().host.set_access(p, n as u64, &devs))
     }
-    fn cuMemUnmap(p: u64, n: usize) { code(sim().host.unmap(p, n as u64)) }
+    fn cuMemUnmap(p: u64, n: usize) {
+        sim().state.lock().unwrap().mapped.retain(|at, _| !(p..p + n as u64).contains(at));
+        code(sim().host.unmap(p, n as u64))
+    }
     fn cuMemGetAllocationGranularity(g: *mut usize, _p: *const Prop, _o: c_int) { g.write(2 << 20); 0 }
     fn cuStreamGetId(s: usize, id: *mut u64) { let dev = home!(s); give(id, sim().host.stream_id(dev, StreamHandle(s))) }
     fn cuStreamGetCtx(s: usize, c: *mut usize) {
@@ -497,18 +516,17 @@ cuda! {
         if a == 4 { sim().state.lock().unwrap().thresholds.insert(p, v.read()); } 0 }
     fn cuMemPoolSetAccess(p: usize, _m: *const Desc, _n: usize) { if p < POOL { 1 } else { 0 } }
     fn cuMemGetAddressRange_v2(b: *mut u64, n: *mut usize, p: u64) {
-        let st = sim().state.lock().unwrap();
-        match st.native.iter().find(|(at, (len, _))| (**at..**at + *len as u64).contains(&p)) {
-            Some((at, (len, _))) => { if !b.is_null() { b.write(*at); }
-                if !n.is_null() { n.write(*len); } 0 }
+        match at(p) {
+            Some((at, len, _)) => { if !b.is_null() { b.write(at); }
+                if !n.is_null() { n.write(len); } 0 }
             None => 500,
         }
     }
     fn cuMemRetainAllocationHandle(h: *mut u64, p: u64) {
-        match cuMemGetAddressRange_v2(std::ptr::null_mut(), std::ptr::null_mut(), p) { 0 => 1, _ => { h.write(77); 0 } }
+        match at(p) { Some((_, _, false)) => { h.write(77); 0 } _ => 1 }
     }
     fn cuPointerGetAttribute(out: *mut c_void, a: c_int, p: u64) {
-        if out.is_null() { return 1; }
+        if out.is_null() || at(p).is_none() { return 1; }
         match a {
             2 => { out.cast::<c_uint>().write(2); 0 }
             9 => { out.cast::<c_int>().write(0); 0 }
@@ -518,9 +536,10 @@ cuda! {
             _ => 1,
         }
     }
-    fn cuPointerGetAttributes(n: c_uint, what: *mut c_int, out: *mut *mut c_void, _p: u64) {
+    fn cuPointerGetAttributes(n: c_uint, what: *mut c_int, out: *mut *mut c_void, p: u64) {
         if n == 0 || what.is_null() || out.is_null() { return 1; }
-        for i in 0..n as usize { if *what.add(i) == 2 { (*out.add(i)).cast::<c_uint>().write(2); } }
+        let kind = if at(p).is_some() { 2 } else { 0 };
+        for i in 0..n as usize { if *what.add(i) == 2 { (*out.add(i)).cast::<c_uint>().write(kind); } }
         0
     }
     fn cuPointerSetAttribute(_v: *const c_void, _a: c_int, _p: u64) { 801 }

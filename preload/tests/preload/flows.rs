@@ -177,9 +177,17 @@ fn threads_keep_their_bytes() {
 #[test]
 fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
     let Some(with) = alike("proc", "shortage", &[]) else { return };
-    with.says("cuMemAlloc(&p[0], (size_t)1 << 50) = 2");
+    with.says("cuMemAlloc(&p, (size_t)1 << 50) = 2");
     with.says("cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0) = 0");
     with.says("cuArrayCreate(&array, 0) = 0");
+}
+
+#[test]
+fn a_device_that_is_short_of_memory_takes_its_own_first() {
+    let Some(with) = alike("proc", "shortage_of_one", &[("SIM_DEVICES", "2")]) else { return };
+    with.says("cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0) = 0");
+    with.says("# reserved on the other 64");
+    with.says("cuMemCreate(&made, 600 << 20, on_the_other, 0) = 0");
 }
 
 #[test]

@@ -64,6 +64,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuGraphAddNode, 12040, cuGraphAddNode_v2, (handle *, handle, const handle *, const void *, size_t, uint64_t *))          \
     X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
     X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
+    X(cuMemCreate, 10020, cuMemCreate, (handle *, size_t, const void *, uint64_t))                                             \
     X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
     X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
     X(simHold, 2000, simHold, (handle))                                                                                        \
@@ -483,20 +484,47 @@ static void threads(void) {
     for (i = 0; i < 6; i++) { pthread_join(t[i], &one); bad += (uintptr_t)one; }
     SAY("bad %d\n", (int)bad);
 }
-static void shortage(void) {
+/* Has the whole device allocated and freed, so that gpumem holds it free; says how many pieces. */
+static int hold_free(void) {
     ptr p[64];
     int n = 0, i;
-    handle array;
     while (n < 64 && !cuMemAlloc(&p[n], 64 << 20)) n++;
+    for (i = 0; i < n; i++) cuMemFree(p[i]);
+    return n;
+}
+static void shortage(void) {
+    ptr p = 0;
+    int n = hold_free();
+    handle array;
     SAY("some %d\n", n > 8 && n <= 16);
-    CODE(cuMemAlloc(&p[0], (size_t)1 << 50));
-    for (i = 1; i < n; i++) cuMemFree(p[i]);
+    CODE(cuMemAlloc(&p, (size_t)1 << 50));
     /* What gpumem holds free is there for others. */
+    hold_free();
     CODE(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0));
-    n = 0;
-    while (n < 16 && cuMemAlloc(&p[n], (size_t)1 << 30) == 0) n++;
-    for (i = 1; i < n; i++) cuMemFree(p[i]);
+    hold_free();
     CODE(cuArrayCreate(&array, 0));
+}
+/* A device that is short of memory leaves the others alone. */
+static void shortage_of_one(void) {
+    handle other, pool, made;
+    int on_the_other[12] = {1, 0, 1, 1};
+    uint64_t reserved = 0;
+    ptr p;
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuMemAlloc(&p, 64 << 20));
+    CODE(cuMemFree(p));
+    CODE(cuCtxSetCurrent(primary));
+    hold_free();
+    CODE(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0));
+    CODE(cuDeviceGetDefaultMemPool(&pool, 1));
+    CODE(cuMemPoolGetAttribute(pool, 5, &reserved));
+    SAY("# reserved on the other %d\n", (int)(reserved >> 20));
+    /* But what is asked of another is made room for there. */
+    CODE(cuCtxSetCurrent(other));
+    hold_free();
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemCreate(&made, 600 << 20, on_the_other, 0));
 }
 /* Memory that gpumem holds free, for requests that are the driver's: large ones by
  * GPUMEM_NATIVE, and of the program's own pools. */
@@ -766,7 +794,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
-    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);

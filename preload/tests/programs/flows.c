@@ -65,6 +65,8 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
     X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
     X(cuMemCreate, 10020, cuMemCreate, (handle *, size_t, const void *, uint64_t))                                             \
+    X(cuMemRelease, 10020, cuMemRelease, (handle))                                                                             \
+    X(cuFuncGetAttribute, 2020, cuFuncGetAttribute, (int *, int, handle))                                                      \
     X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
     X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
     X(simHold, 2000, simHold, (handle))                                                                                        \
@@ -495,7 +497,8 @@ static int hold_free(void) {
 static void shortage(void) {
     ptr p = 0;
     int n = hold_free();
-    handle array;
+    handle array, node;
+    uint64_t kernel_node[32] = {0};
     SAY("some %d\n", n > 8 && n <= 16);
     CODE(cuMemAlloc(&p, (size_t)1 << 50));
     /* What gpumem holds free is there for others. */
@@ -503,6 +506,11 @@ static void shortage(void) {
     CODE(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0));
     hold_free();
     CODE(cuArrayCreate(&array, 0));
+    CODE(cuMemRelease(array));
+    hold_free();
+    CODE(cuFuncGetAttribute(&n, 0, 0));
+    hold_free();
+    CODE(cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node));
 }
 /* A device that is short of memory leaves the others alone. */
 static void shortage_of_one(void) {

@@ -340,6 +340,13 @@ fn pass_gate() {
     gate.1 -= 1;
 }
 
+/// Needs half the device for a moment, for want of code and of local memory.
+fn needs_half() -> Code {
+    let dev = here!();
+    let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
+    code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
+}
+
 cuda! {
     fn cuInit(_flags: c_uint) { sim(); 0 }
     fn cuDriverGetVersion(v: *mut c_int) { v.write(13000); 0 }
@@ -561,6 +568,7 @@ cuda! {
     }
     fn cuGraphNodeSetParams(_node: usize, p: *mut u64) {
         if p.is_null() { return 1; }
+        if *p as u32 == 0 { return needs_half(); }
         // A memset that names no context takes that of its memory, which only the driver's own has.
         let (kind, memory, context) = (*p as u32, *p.add(2), *p.add(7));
         u32::from(kind == 2 && context == 0 && !sim().state.lock().unwrap().native.contains_key(&memory))
@@ -573,11 +581,9 @@ cuda! {
         give(out, sim().host.phys_create(dev, half, PhysFlags::default()).map(|h| h.0 as usize))
     }
     fn cuLaunchKernel(_f: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, _s: usize, _p: *const c_void, _x: *const c_void) {
-        // Needs half the device while it runs, for want of local memory.
-        let dev = here!();
-        let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
-        code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
+        needs_half()
     }
+    fn cuFuncGetAttribute(_out: *mut c_int, _what: c_int, _f: usize) { needs_half() }
     /* While it is closed, threads that wait for a context wait on; says how many do. */
     fn simGate(closed: c_int) {
         let mut gate = GATE.0.lock().unwrap();

@@ -142,6 +142,14 @@ fn a_reset_takes_everything_and_the_next_request_starts_afresh() {
     assert_eq!(with.counts(" allocations"), [2]);
 }
 
+/// A thread may still look at what served a device before a reset, so some host memory stays.
+#[test]
+fn a_reset_costs_little_host_memory() {
+    let Some(with) = flow("proc", "resets", true, &[]) else { return };
+    let (_, kib) = with.out.split_once("# KiB a reset ").unwrap();
+    assert!(kib.trim().parse::<i64>().unwrap() < 400, "{}{}", with.out, with.err);
+}
+
 #[test]
 fn a_created_context_takes_its_memory_along() {
     let Some(with) = alike("proc", "created", &[]) else { return };

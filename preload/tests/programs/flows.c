@@ -408,6 +408,25 @@ static void reset(void) {
     CODE(cuDevicePrimaryCtxRelease(0));
     SAY("retained %u\n", simRetained(0));
 }
+static long resident(void) {
+    long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld %ld", &size, &pages) != 2) exit(5);
+    fclose(f);
+    return pages * 4;
+}
+static void resets(void) {
+    long before = 0;
+    ptr p[8];
+    int i, k;
+    for (i = 0; i < 60; i++) {
+        if (i == 10) before = resident();
+        for (k = 0; k < 8; k++) if (cuMemAlloc(&p[k], (size_t)1000 << k * 2)) exit(4);
+        for (k = 0; k < 8; k++) if (cuMemFree(p[k])) exit(4);
+        if (cuDevicePrimaryCtxReset(0) || cuDevicePrimaryCtxRetain(&primary, 0) || cuCtxSetCurrent(primary)) exit(4);
+    }
+    SAY("# KiB a reset %ld\n", (resident() - before) / 50);
+}
 static void created(void) {
     handle c, s;
     ptr p, q;
@@ -801,7 +820,7 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)

@@ -139,6 +139,8 @@ fn what_waits_for_the_device_is_bounded() {
 fn a_reset_takes_everything_and_the_next_request_starts_afresh() {
     let Some(with) = alike("proc", "reset", &[]) else { return };
     with.says("# native 0");
+    assert!(with.err.contains("peak live 64.00 MiB,"), "{}", with.err);
+    assert!(with.err.contains("the driver: 64.00 MiB or more"), "{}", with.err);
     assert_eq!(with.counts(" allocations"), [2]);
 }
 

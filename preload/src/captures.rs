@@ -5,7 +5,7 @@ use crate::cuda::{Code, Ctx, Stream, SUCCESS};
 use crate::real::{other, Real};
 use gpumem::driver::ledger;
 use std::collections::HashMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
@@ -136,6 +136,29 @@ pub unsafe fn begin_graph_own(
     mode: c_int,
 ) -> Code {
     begins(real, of_thread(stream), || real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode))
+}
+
+/// Captures into a graph that has nodes; `mismatch` is called where their parameters differ.
+pub unsafe fn begin_again(
+    real: &Real,
+    stream: Stream,
+    mode: c_int,
+    graph: usize,
+    mismatch: *mut c_void,
+    data: *mut c_void,
+) -> Code {
+    begins(real, stream, || real.cuStreamBeginRecaptureToGraph(stream, mode, graph, mismatch, data))
+}
+
+pub unsafe fn begin_again_own(
+    real: &Real,
+    stream: Stream,
+    mode: c_int,
+    graph: usize,
+    mismatch: *mut c_void,
+    data: *mut c_void,
+) -> Code {
+    begins(real, of_thread(stream), || real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, mismatch, data))
 }
 
 pub unsafe fn end(real: &Real, stream: Stream, graph: *mut usize) -> Code {

@@ -86,9 +86,14 @@ pub fn made(bytes: u64) {
 pub fn freed(bytes: u64) {
     if is_on() {
         FREED.fetch_add(1, Relaxed);
-        LIVE.fetch_sub(bytes, Relaxed);
-        DRIVER.fetch_sub(rounded(bytes), Relaxed);
+        gone(bytes);
     }
+}
+
+/// Notes that an allocation is gone, without a free of the program's if its device is reset.
+pub fn gone(bytes: u64) {
+    LIVE.fetch_sub(bytes, Relaxed);
+    DRIVER.fetch_sub(rounded(bytes), Relaxed);
 }
 
 /// Notes the peak of a device that is reset, or whose high marks are: `peak_mapped` bytes.

@@ -43,9 +43,14 @@ pub unsafe fn memory(real: &Real, free: *mut usize, total: *mut usize) -> Code {
     code
 }
 
-fn find(ptr: Ptr) -> Option<(&'static Served, AllocInfo)> {
-    let served = served::owner(ptr)?;
-    Some((served, served.info_containing(ptr)?))
+/// An address at which nothing ever is. The driver is asked about it where the program asks about
+/// memory that is not allocated, as gpumem may still map memory there.
+const NOWHERE: Ptr = 0x1000;
+
+/// The allocation at `ptr`; where there is none of gpumem's, the address to ask the driver about.
+fn find(ptr: Ptr) -> Result<(&'static Served, AllocInfo), Ptr> {
+    let served = served::owner(ptr).ok_or(ptr)?;
+    Ok((served, served.info_containing(ptr).ok_or(NOWHERE)?))
 }
 
 /// The context that an allocation was made in.
@@ -59,11 +64,14 @@ fn made_in(served: &Served, info: &AllocInfo) -> Ctx {
 
 /// The context that the allocation at `ptr` was made in; `None` where it is not gpumem's.
 pub fn context(ptr: Ptr) -> Option<Ctx> {
-    find(ptr).map(|(served, info)| made_in(served, &info))
+    find(ptr).ok().map(|(served, info)| made_in(served, &info))
 }
 
 pub unsafe fn range(real: &Real, base: *mut Ptr, bytes: *mut usize, ptr: Ptr) -> Code {
-    let Some((_, info)) = find(ptr) else { return real.cuMemGetAddressRange_v2(base, bytes, ptr) };
+    let (_, info) = match find(ptr) {
+        Ok(found) => found,
+        Err(ptr) => return real.cuMemGetAddressRange_v2(base, bytes, ptr),
+    };
     // SAFETY: null, or the program's places for both.
     unsafe {
         if !base.is_null() {
@@ -113,18 +121,18 @@ unsafe fn tell(served: &Served, info: &AllocInfo, what: c_int, out: *mut c_void)
 }
 
 pub unsafe fn attribute(real: &Real, out: *mut c_void, what: c_int, ptr: Ptr) -> Code {
-    if let Some((served, info)) = find(ptr).filter(|_| !out.is_null()) {
+    match find(ptr) {
         // SAFETY: not null.
-        if unsafe { tell(served, &info, what, out) } {
-            return SUCCESS;
-        }
+        Ok((served, info)) if !out.is_null() && unsafe { tell(served, &info, what, out) } => SUCCESS,
+        Ok(_) => real.cuPointerGetAttribute(out, what, ptr),
+        Err(ptr) => real.cuPointerGetAttribute(out, what, ptr),
     }
-    real.cuPointerGetAttribute(out, what, ptr)
 }
 
 pub unsafe fn attributes(real: &Real, count: c_uint, what: *mut c_int, out: *mut *mut c_void, ptr: Ptr) -> Code {
-    let code = real.cuPointerGetAttributes(count, what, out, ptr);
-    if let Some((served, info)) = find(ptr).filter(|_| code == SUCCESS) {
+    let found = find(ptr);
+    let code = real.cuPointerGetAttributes(count, what, out, found.as_ref().map_or_else(|at| *at, |_| ptr));
+    if let Some((served, info)) = found.ok().filter(|_| code == SUCCESS) {
         for i in 0..count as usize {
             // SAFETY: the driver has accepted that many attributes and places.
             unsafe {
@@ -141,8 +149,8 @@ pub unsafe fn attributes(real: &Real, count: c_uint, what: *mut c_int, out: *mut
 /// CUDA cannot make memory under a program's own handles synchronous. The setting is only stored,
 /// so that a program that asks gets back what it set.
 pub unsafe fn set_attribute(real: &Real, value: *const c_void, what: c_int, ptr: Ptr) -> Code {
-    match find(ptr).filter(|_| what == SYNC_MEMOPS && !value.is_null()) {
-        Some((served, info)) => {
+    match find(ptr) {
+        Ok((served, info)) if what == SYNC_MEMOPS && !value.is_null() => {
             let mut all = served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: not null, and this attribute is an unsigned int.
             match unsafe { value.cast::<c_uint>().read() } {
@@ -151,6 +159,7 @@ pub unsafe fn set_attribute(real: &Real, value: *const c_void, what: c_int, ptr:
             };
             SUCCESS
         }
-        None => real.cuPointerSetAttribute(value, what, ptr),
+        Ok(_) => real.cuPointerSetAttribute(value, what, ptr),
+        Err(ptr) => real.cuPointerSetAttribute(value, what, ptr),
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::cuda::{Code, NodeParams};
 use crate::facts;
+use crate::pressure::again;
 use crate::real::Real;
 use std::ffi::c_void;
 
@@ -16,7 +17,9 @@ const ADDRESS: usize = 2;
 const CONTEXT: usize = 7;
 
 /// Calls the driver with the parameters, completed where they lack a context.
-unsafe fn with_context(params: *mut NodeParams, call: impl FnOnce(*mut NodeParams) -> Code) -> Code {
+unsafe fn with_context(params: *mut NodeParams, call: impl Fn(*mut NodeParams) -> Code) -> Code {
+    // A node's kernel may have to be loaded.
+    let call = |params| again(|| call(params));
     // SAFETY: null, or the program's parameters; each of their words is set or zero by contract.
     let Some(given) = (unsafe { params.as_ref() }) else { return call(params) };
     let lacks = given.0[0] as u32 == MEMSET && given.0[CONTEXT] == 0;

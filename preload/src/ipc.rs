@@ -13,7 +13,8 @@ use gpumem::driver::PhysHandle;
 use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory of another process.
 struct Import {
@@ -21,7 +22,10 @@ struct Import {
     /// The first mapped address, and the bytes of each piece from there.
     va: u64,
     pieces: Vec<(u64, PhysHandle)>,
+    /// Openings less closings.
     opened: u64,
+    /// The number of the last opening.
+    latest: u64,
     served: &'static Served,
 }
 
@@ -29,6 +33,16 @@ struct Import {
 type Imports = Option<HashMap<(Name, DeviceId), Import>>;
 
 static IMPORTS: Mutex<Imports> = Mutex::new(None);
+/// Openings so far.
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
+
+fn imports() -> MutexGuard<'static, Imports> {
+    IMPORTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn opening() -> u64 {
+    OPENINGS.fetch_add(1, Relaxed) + 1
+}
 
 pub unsafe fn export(real: &Real, out: *mut IpcHandle, ptr: Ptr) -> Code {
     let found = served::owner(ptr).filter(|_| !out.is_null()).and_then(|s| Some((s, s.info_containing(ptr)?)));
@@ -69,10 +83,10 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
     }
     let Some((served, _)) = served::of_context(real, real.current()) else { return INVALID_CONTEXT };
     let key = (name, served.dev);
-    let imports = || IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let open_again = |imports: &mut Imports| {
         let known = imports.get_or_insert_default().get_mut(&key)?;
         known.opened += 1;
+        known.latest = opening();
         // SAFETY: not null, so the program's place for an address.
         unsafe { out.write(known.ptr) };
         Some(SUCCESS)
@@ -104,7 +118,7 @@ fn import(served: &'static Served, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> 
     let driver = served.ledger.inner();
     let total: u64 = pieces.iter().map(|(_, bytes)| bytes).sum();
     let va = driver.va_reserve(served.dev, total, 2 << 20)?;
-    let mut import = Import { ptr: va + offset, va, pieces: Vec::new(), opened: 1, served };
+    let mut import = Import { ptr: va + offset, va, pieces: Vec::new(), opened: 1, latest: opening(), served };
     let mut at = va;
     let mapped = pieces.into_iter().try_for_each(|(fd, bytes)| {
         let handle = driver.phys_import(served.dev, &fd)?;
@@ -136,28 +150,34 @@ fn unmap(import: &Import) -> u64 {
 
 pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
     let _uncancelled = Uncancelled::new();
-    let mut imports = IMPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = imports.iter().flatten().find(|(_, i)| i.ptr == ptr).map(|(key, _)| *key);
-    let (Some(key), Some(imports)) = (key, imports.as_mut()) else {
-        return real.cuIpcCloseMemHandle(ptr);
-    };
-    let last = imports.get_mut(&key).is_some_and(|i| {
-        i.opened -= 1;
-        i.opened == 0
-    });
-    if last {
-        if let Some(import) = imports.remove(&key) {
-            // Waits for work that uses it, as the driver does.
-            match other!(real, cuCtxSynchronize()) {
-                SUCCESS => {}
-                code => {
-                    imports.insert(key, Import { opened: 1, ..import });
-                    return code;
-                }
+    // The opening up to which all work has been waited for.
+    let mut waited = None;
+    loop {
+        let mut imports = imports();
+        let found = imports.iter_mut().flatten().find(|(_, i)| i.ptr == ptr);
+        let Some((key, known)) = found.map(|(key, known)| (*key, known)) else {
+            drop(imports);
+            return real.cuIpcCloseMemHandle(ptr);
+        };
+        if known.opened > 1 {
+            known.opened -= 1;
+            return SUCCESS;
+        }
+        let latest = Some(known.latest);
+        if waited == latest {
+            let last = imports.as_mut().and_then(|all| all.remove(&key));
+            drop(imports);
+            if let Some(import) = last {
+                let total = unmap(&import);
+                let _ = import.served.ledger.inner().va_free(import.served.dev, import.va, total);
             }
-            let total = unmap(&import);
-            let _ = import.served.ledger.inner().va_free(import.served.dev, import.va, total);
+            return SUCCESS;
+        }
+        drop(imports);
+        // Waits for work that uses it, as the driver does; others open and close meanwhile.
+        match other!(real, cuCtxSynchronize()) {
+            SUCCESS => waited = latest,
+            code => return code,
         }
     }
-    SUCCESS
 }

@@ -359,6 +359,14 @@ pub fn end(device: c_int) -> Option<&'static Served> {
         return None;
     }
     counters::ended(served.peak_mapped());
+    if counters::is_on() {
+        served.pool.visit(&mut |alive, _| {
+            if !served.quarantine.has(alive.info.base) {
+                counters::gone(alive.info.requested);
+            }
+            true
+        });
+    }
     let _ = served.ledger.device_sync(served.dev);
     if let Err(e) = served.ledger.tear_down(served.dev) {
         if settings::get().log >= 1 {

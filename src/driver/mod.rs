@@ -44,7 +44,7 @@ pub use fault::{Fault, FaultRule};
 pub use graph::{CaptureInfo, CaptureMode, GraphHandle, GraphNodes};
 pub use ledger::Ledger;
 pub use watch::Watch;
-pub use words::Words;
+pub use words::{empty_cells, Words};
 
 use crate::base::{DeviceId, Result, StreamHandle};
 use std::os::fd::OwnedFd;

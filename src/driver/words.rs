@@ -2,6 +2,7 @@
 //! apart.
 
 use super::pages;
+use crate::base::sync::OnceBox;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::slice;
@@ -34,8 +35,22 @@ impl Words {
         if let Some(start) = mapped.flatten().and_then(|addr| NonNull::new(addr as *mut AtomicU64)) {
             return Words { start, len, mapped: true };
         }
-        let words: Box<[AtomicU64]> = (0..len).map(|_| AtomicU64::new(0)).collect();
+        // The system has cleared this memory, which is not there until it is used.
+        let words = vec![0u64; len].into_boxed_slice();
         Words { start: NonNull::from(Box::leak(words)).cast(), len, mapped: false }
+    }
+}
+
+/// Makes a table of cells, all empty.
+pub fn empty_cells<T>(len: usize) -> Box<[OnceBox<T>]> {
+    #[cfg(loom)]
+    return (0..len).map(|_| OnceBox::new()).collect();
+    #[cfg(not(loom))]
+    {
+        const { assert!(size_of::<OnceBox<T>>() == size_of::<usize>() && align_of::<OnceBox<T>>() == align_of::<usize>()) };
+        let words = Box::into_raw(vec![0usize; len].into_boxed_slice());
+        // SAFETY: just as many cells, each of which is one word, null while it is empty.
+        unsafe { Box::from_raw(words as *mut [OnceBox<T>]) }
     }
 }
 
@@ -77,6 +92,15 @@ mod tests {
             words.iter().zip(1..).for_each(|(w, i)| w.store(i, Relaxed));
             assert!(words.iter().zip(1..).all(|(w, i)| w.load(Relaxed) == i));
         }
+    }
+
+    #[test]
+    fn cells_are_empty_until_they_are_set() {
+        let cells = empty_cells::<String>(700);
+        assert!(cells.len() == 700 && cells.iter().all(|c| c.get().is_none()));
+        assert!(cells[7].set(Box::new("seven".into())).is_ok());
+        assert_eq!((cells[7].get().map(String::as_str), cells[6].get()), (Some("seven"), None));
+        assert!(empty_cells::<String>(0).is_empty());
     }
 
     #[test]

@@ -97,8 +97,8 @@ fn pointers_are_told_by_their_allocations() {
 
 #[test]
 fn a_capture_is_the_drivers_and_survives_frees_elsewhere() {
-    for free in ["marker", "sync"] {
-        let Some(with) = flow("proc", "capture", true, &[("GPUMEM_FREE", free)]) else { return };
+    for (name, free) in [("capture", "marker"), ("capture", "sync"), ("recapture", "marker"), ("recapture", "sync")] {
+        let Some(with) = flow("proc", name, true, &[("GPUMEM_FREE", free)]) else { return };
         // The driver's answer, which on this one is that it cannot.
         with.says("# alloc 900");
         with.says("# free of the pool's in the capture 1");
@@ -139,7 +139,17 @@ fn what_waits_for_the_device_is_bounded() {
 fn a_reset_takes_everything_and_the_next_request_starts_afresh() {
     let Some(with) = alike("proc", "reset", &[]) else { return };
     with.says("# native 0");
+    assert!(with.err.contains("peak live 64.00 MiB,"), "{}", with.err);
+    assert!(with.err.contains("the driver: 64.00 MiB or more"), "{}", with.err);
     assert_eq!(with.counts(" allocations"), [2]);
+}
+
+/// A thread may still look at what served a device before a reset, so some host memory stays.
+#[test]
+fn a_reset_costs_little_host_memory() {
+    let Some(with) = flow("proc", "resets", true, &[]) else { return };
+    let (_, kib) = with.out.split_once("# KiB a reset ").unwrap();
+    assert!(kib.trim().parse::<i64>().unwrap() < 400, "{}{}", with.out, with.err);
 }
 
 #[test]
@@ -177,9 +187,19 @@ fn threads_keep_their_bytes() {
 #[test]
 fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
     let Some(with) = alike("proc", "shortage", &[]) else { return };
-    with.says("cuMemAlloc(&p[0], (size_t)1 << 50) = 2");
+    with.says("cuMemAlloc(&p, (size_t)1 << 50) = 2");
     with.says("cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0) = 0");
     with.says("cuArrayCreate(&array, 0) = 0");
+    with.says("cuFuncGetAttribute(&n, 0, 0) = 0");
+    with.says("cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node) = 0");
+}
+
+#[test]
+fn a_device_that_is_short_of_memory_takes_its_own_first() {
+    let Some(with) = alike("proc", "shortage_of_one", &[("SIM_DEVICES", "2")]) else { return };
+    with.says("cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0) = 0");
+    with.says("# reserved on the other 64");
+    with.says("cuMemCreate(&made, 600 << 20, on_the_other, 0) = 0");
 }
 
 #[test]
@@ -223,6 +243,14 @@ fn two_processes_share_memory_by_handle() {
     with.says("cuIpcOpenMemHandle(&q, h, 1) = 201");
     let closes: Vec<&str> = with.out.lines().filter(|l| l.contains("Close")).collect();
     assert_eq!(closes.iter().map(|l| l.rsplit(' ').next().unwrap()).collect::<Vec<_>>(), ["0", "0", "1"]);
+}
+
+#[test]
+fn a_handle_can_be_opened_while_a_thread_waits_to_close_it() {
+    let Some(with) = flow("proc", "share_while_closing", true, &[]) else { return };
+    with.says("closed 1, once 1, all 1");
+    with.says("cuIpcCloseMemHandle(r) = 0");
+    with.says("cuIpcCloseMemHandle(r) = 1");
 }
 
 #[test]

@@ -59,14 +59,19 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute, (handle, int, void *))                                              \
     X(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess, (handle, const access_desc *, size_t))                                    \
     X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, (handle, int))                                                     \
+    X(cuStreamBeginRecaptureToGraph, 13030, cuStreamBeginRecaptureToGraph, (handle, int, handle, void *, void *))              \
     X(cuStreamEndCapture, 10000, cuStreamEndCapture, (handle, handle *))                                                       \
     X(cuGraphAddNode, 12040, cuGraphAddNode_v2, (handle *, handle, const handle *, const void *, size_t, uint64_t *))          \
     X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
     X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
+    X(cuMemCreate, 10020, cuMemCreate, (handle *, size_t, const void *, uint64_t))                                             \
+    X(cuMemRelease, 10020, cuMemRelease, (handle))                                                                             \
+    X(cuFuncGetAttribute, 2020, cuFuncGetAttribute, (int *, int, handle))                                                      \
     X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
     X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
     X(simHold, 2000, simHold, (handle))                                                                                        \
     X(simRelease, 2000, simRelease, (handle))                                                                                  \
+    X(simGate, 2000, simGate, (int))                                                                                           \
     X(simNative, 2000, simNative, (void))                                                                                      \
     X(simRetained, 2000, simRetained, (int))
 
@@ -280,7 +285,20 @@ static void facts(void) {
     CODE(cuMemFree(p));
     CODE(cuMemGetInfo(&free2, &total));
     SAY("back %d\n", free2 >= free0 - (4 << 20));
-    CODE(cuMemGetAddressRange(&base, &n, p) != 0);
+    /* Freed memory is nothing, though gpumem may keep it. */
+    CODE(cuMemAllocAsync(&at, 1 << 20, 0));
+    CODE(cuMemFreeAsync(at, 0));
+    CODE(cuCtxSynchronize());
+    for (int i = 0; i < 2; i++) {
+        ptr freed = i ? at : p;
+        CODE(cuMemGetAddressRange(&base, &n, freed) != 0);
+        CODE(cuMemRetainAllocationHandle(&s, freed));
+        CODE(cuPointerGetAttribute(&type, 2, freed));
+        type = 7;
+        CODE(cuPointerGetAttributes(1, what, where, freed));
+        SAY("type %u\n", type);
+        SAY("set %d\n", cuPointerSetAttribute(&sync, 6, freed) != 0);
+    }
 }
 /* A memset that names no context; then nodes that are none of gpumem's business, and errors. */
 static void nodes(void) {
@@ -305,14 +323,18 @@ static void *capture_elsewhere(void *arg) {
     SAY("other thread's free = %u\n", cuMemFree(*p));
     return 0;
 }
-static void capture(void) {
+static void captures(int again) {
     handle s, graph = 0;
     ptr p, q, r = 0;
     pthread_t t;
     CODE(cuStreamCreate(&s, 1));
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemAlloc(&q, 1 << 20));
-    CODE(cuStreamBeginCapture(s, 2));
+    if (again) {
+        CODE(cuStreamBeginCapture(s, 2));
+        CODE(cuStreamEndCapture(s, &graph));
+        CODE(cuStreamBeginRecaptureToGraph(s, 2, graph, 0, 0));
+    } else CODE(cuStreamBeginCapture(s, 2));
     SAY("# native %u\n", simNative());
     SAY("# alloc %u\n", cuMemAllocAsync(&r, 4096, s));
     SAY("# native in the capture %u\n", simNative());
@@ -326,6 +348,8 @@ static void capture(void) {
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemFree(p));
 }
+static void capture(void) { captures(0); }
+static void recapture(void) { captures(1); }
 /* With work under way on another stream, freed memory is nobody else's yet. */
 static void held(void) {
     handle s;
@@ -383,6 +407,25 @@ static void reset(void) {
     CODE(cuMemFree(q));
     CODE(cuDevicePrimaryCtxRelease(0));
     SAY("retained %u\n", simRetained(0));
+}
+static long resident(void) {
+    long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld %ld", &size, &pages) != 2) exit(5);
+    fclose(f);
+    return pages * 4;
+}
+static void resets(void) {
+    long before = 0;
+    ptr p[8];
+    int i, k;
+    for (i = 0; i < 60; i++) {
+        if (i == 10) before = resident();
+        for (k = 0; k < 8; k++) if (cuMemAlloc(&p[k], (size_t)1000 << k * 2)) exit(4);
+        for (k = 0; k < 8; k++) if (cuMemFree(p[k])) exit(4);
+        if (cuDevicePrimaryCtxReset(0) || cuDevicePrimaryCtxRetain(&primary, 0) || cuCtxSetCurrent(primary)) exit(4);
+    }
+    SAY("# KiB a reset %ld\n", (resident() - before) / 50);
 }
 static void created(void) {
     handle c, s;
@@ -462,20 +505,53 @@ static void threads(void) {
     for (i = 0; i < 6; i++) { pthread_join(t[i], &one); bad += (uintptr_t)one; }
     SAY("bad %d\n", (int)bad);
 }
-static void shortage(void) {
+/* Has the whole device allocated and freed, so that gpumem holds it free; says how many pieces. */
+static int hold_free(void) {
     ptr p[64];
     int n = 0, i;
-    handle array;
     while (n < 64 && !cuMemAlloc(&p[n], 64 << 20)) n++;
+    for (i = 0; i < n; i++) cuMemFree(p[i]);
+    return n;
+}
+static void shortage(void) {
+    ptr p = 0;
+    int n = hold_free();
+    handle array, node;
+    uint64_t kernel_node[32] = {0};
     SAY("some %d\n", n > 8 && n <= 16);
-    CODE(cuMemAlloc(&p[0], (size_t)1 << 50));
-    for (i = 1; i < n; i++) cuMemFree(p[i]);
+    CODE(cuMemAlloc(&p, (size_t)1 << 50));
     /* What gpumem holds free is there for others. */
+    hold_free();
     CODE(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0));
-    n = 0;
-    while (n < 16 && cuMemAlloc(&p[n], (size_t)1 << 30) == 0) n++;
-    for (i = 1; i < n; i++) cuMemFree(p[i]);
+    hold_free();
     CODE(cuArrayCreate(&array, 0));
+    CODE(cuMemRelease(array));
+    hold_free();
+    CODE(cuFuncGetAttribute(&n, 0, 0));
+    hold_free();
+    CODE(cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node));
+}
+/* A device that is short of memory leaves the others alone. */
+static void shortage_of_one(void) {
+    handle other, pool, made;
+    int on_the_other[12] = {1, 0, 1, 1};
+    uint64_t reserved = 0;
+    ptr p;
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuMemAlloc(&p, 64 << 20));
+    CODE(cuMemFree(p));
+    CODE(cuCtxSetCurrent(primary));
+    hold_free();
+    CODE(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0));
+    CODE(cuDeviceGetDefaultMemPool(&pool, 1));
+    CODE(cuMemPoolGetAttribute(pool, 5, &reserved));
+    SAY("# reserved on the other %d\n", (int)(reserved >> 20));
+    /* But what is asked of another is made room for there. */
+    CODE(cuCtxSetCurrent(other));
+    hold_free();
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemCreate(&made, 600 << 20, on_the_other, 0));
 }
 /* Memory that gpumem holds free, for requests that are the driver's: large ones by
  * GPUMEM_NATIVE, and of the program's own pools. */
@@ -616,6 +692,41 @@ static void share(void) {
     CODE(cuIpcOpenMemHandle(&q, h, 1));
     CODE(cuIpcGetMemHandle(0, r));
 }
+static void *closer(void *arg) {
+    cuCtxSetCurrent(primary);
+    return (void *)(uintptr_t)cuIpcCloseMemHandle(*(ptr *)arg);
+}
+/* A thread waits for the device to close a handle, and another one opens it meanwhile. */
+static void share_while_closing(void) {
+    int to[2];
+    ipc h;
+    ptr p, q, r;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        pthread_t t;
+        void *closed;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        alarm(20);
+        simGate(1);
+        pthread_create(&t, 0, closer, &q);
+        while (!simGate(1)) usleep(1000);
+        CODE(cuIpcOpenMemHandle(&r, h, 1));
+        simGate(0);
+        pthread_join(t, &closed);
+        SAY("closed %d, once %d, all %d\n", !closed, q == r, all(r, 5 << 20, 3));
+        CODE(cuIpcCloseMemHandle(r));
+        CODE(cuIpcCloseMemHandle(r));
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+}
 /* A handle that is opened on two devices is memory of both. */
 static void share_devices(void) {
     int to[2];
@@ -709,9 +820,9 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(created)
-    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

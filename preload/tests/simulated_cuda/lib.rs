@@ -22,7 +22,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 type Code = u32;
 
@@ -44,6 +44,8 @@ struct State {
     streams: HashMap<usize, usize>,
     /// The driver's own allocations: bytes and device.
     native: HashMap<u64, (usize, u32)>,
+    /// Mappings: bytes.
+    mapped: HashMap<u64, usize>,
     /// Pools of the program's.
     pools: usize,
     current_pool: HashMap<u32, usize>,
@@ -241,6 +243,15 @@ unsafe fn resolve(name: *const c_char, out: *mut *mut c_void, version: c_int, fl
     }
 }
 
+/// What is at an address: its start, its bytes, and whether the driver allocated it. Else it is
+/// mapped.
+fn at(p: u64) -> Option<(u64, usize, bool)> {
+    let st = sim().state.lock().unwrap();
+    let native = st.native.iter().map(|(at, (len, _))| (*at, *len, true));
+    let mut all = native.chain(st.mapped.iter().map(|(at, len)| (*at, *len, false)));
+    all.find(|(at, len, _)| (*at..*at + *len as u64).contains(&p))
+}
+
 unsafe fn native(out: *mut u64, bytes: usize, s: usize) -> Code {
     if out.is_null() || bytes == 0 {
         return 1;
@@ -319,6 +330,23 @@ fn begin(s: usize, mode: c_int) -> Code {
     code(sim().host.capture_begin(dev, StreamHandle(s), mode))
 }
 
+/// Whether the gate is closed, and how many threads wait for it to open.
+static GATE: (Mutex<(bool, Code)>, Condvar) = (Mutex::new((false, 0)), Condvar::new());
+
+fn pass_gate() {
+    let mut gate = GATE.0.lock().unwrap();
+    gate.1 += 1;
+    gate = GATE.1.wait_while(gate, |g| g.0).unwrap();
+    gate.1 -= 1;
+}
+
+/// Needs half the device for a moment, for want of code and of local memory.
+fn needs_half() -> Code {
+    let dev = here!();
+    let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
+    code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
+}
+
 cuda! {
     fn cuInit(_flags: c_uint) { sim(); 0 }
     fn cuDriverGetVersion(v: *mut c_int) { v.write(13000); 0 }
@@ -394,7 +422,7 @@ cuda! {
     fn cuCtxPushCurrent_v2(c: usize) { if device_of(c).is_none() { return 201; } STACK.with(|s| s.push(c)); 0 }
     fn cuCtxPopCurrent_v2(c: *mut usize) { match STACK.with(Stack::pop) { Some(p) => { c.write(p); 0 } None => 201 } }
     fn cuCtxGetDevice(d: *mut c_int) { d.write(here!().0 as c_int); 0 }
-    fn cuCtxSynchronize() { let dev = here!(); code(sim().host.device_sync(dev)) }
+    fn cuCtxSynchronize() { let dev = here!(); pass_gate(); code(sim().host.device_sync(dev)) }
     fn cuCtxEnablePeerAccess(c: usize, f: c_uint) { here!(); if f != 0 || device_of(c).is_none() { return 1; } 0 }
     fn cuThreadExchangeStreamCaptureMode(m: *mut c_uint) { m.write(0); 0 }
     fn cuMemGetInfo_v2(f: *mut usize, t: *mut usize) {
@@ -415,12 +443,20 @@ cuda! {
         let fd = std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(fd as c_int));
         give(h, sim().host.phys_import(dev, &fd).map(|h| h.0))
     }
-    fn cuMemMap(p: u64, n: usize, _o: usize, h: u64, _f: u64) { let dev = here!(); code(sim().host.map(dev, p, n as u64, PhysHandle(h))) }
+    fn cuMemMap(p: u64, n: usize, _o: usize, h: u64, _f: u64) {
+        let dev = here!();
+        let c = code(sim().host.map(dev, p, n as u64, PhysHandle(h)));
+        if c == 0 { sim().state.lock().unwrap().mapped.insert(p, n); }
+        c
+    }
     fn cuMemSetAccess(p: u64, n: usize, d: *const Desc, count: usize) {
         let devs: Vec<DeviceId> = (0..count).map(|i| DeviceId((*d.add(i)).id as u32)).collect();
         code(sim().host.set_access(p, n as u64, &devs))
     }
-    fn cuMemUnmap(p: u64, n: usize) { code(sim().host.unmap(p, n as u64)) }
+    fn cuMemUnmap(p: u64, n: usize) {
+        sim().state.lock().unwrap().mapped.retain(|at, _| !(p..p + n as u64).contains(at));
+        code(sim().host.unmap(p, n as u64))
+    }
     fn cuMemGetAllocationGranularity(g: *mut usize, _p: *const Prop, _o: c_int) { g.write(2 << 20); 0 }
     fn cuStreamGetId(s: usize, id: *mut u64) { let dev = home!(s); give(id, sim().host.stream_id(dev, StreamHandle(s))) }
     fn cuStreamGetCtx(s: usize, c: *mut usize) {
@@ -487,18 +523,17 @@ cuda! {
         if a == 4 { sim().state.lock().unwrap().thresholds.insert(p, v.read()); } 0 }
     fn cuMemPoolSetAccess(p: usize, _m: *const Desc, _n: usize) { if p < POOL { 1 } else { 0 } }
     fn cuMemGetAddressRange_v2(b: *mut u64, n: *mut usize, p: u64) {
-        let st = sim().state.lock().unwrap();
-        match st.native.iter().find(|(at, (len, _))| (**at..**at + *len as u64).contains(&p)) {
-            Some((at, (len, _))) => { if !b.is_null() { b.write(*at); }
-                if !n.is_null() { n.write(*len); } 0 }
+        match at(p) {
+            Some((at, len, _)) => { if !b.is_null() { b.write(at); }
+                if !n.is_null() { n.write(len); } 0 }
             None => 500,
         }
     }
     fn cuMemRetainAllocationHandle(h: *mut u64, p: u64) {
-        match cuMemGetAddressRange_v2(std::ptr::null_mut(), std::ptr::null_mut(), p) { 0 => 1, _ => { h.write(77); 0 } }
+        match at(p) { Some((_, _, false)) => { h.write(77); 0 } _ => 1 }
     }
     fn cuPointerGetAttribute(out: *mut c_void, a: c_int, p: u64) {
-        if out.is_null() { return 1; }
+        if out.is_null() || at(p).is_none() { return 1; }
         match a {
             2 => { out.cast::<c_uint>().write(2); 0 }
             9 => { out.cast::<c_int>().write(0); 0 }
@@ -508,9 +543,10 @@ cuda! {
             _ => 1,
         }
     }
-    fn cuPointerGetAttributes(n: c_uint, what: *mut c_int, out: *mut *mut c_void, _p: u64) {
+    fn cuPointerGetAttributes(n: c_uint, what: *mut c_int, out: *mut *mut c_void, p: u64) {
         if n == 0 || what.is_null() || out.is_null() { return 1; }
-        for i in 0..n as usize { if *what.add(i) == 2 { (*out.add(i)).cast::<c_uint>().write(2); } }
+        let kind = if at(p).is_some() { 2 } else { 0 };
+        for i in 0..n as usize { if *what.add(i) == 2 { (*out.add(i)).cast::<c_uint>().write(kind); } }
         0
     }
     fn cuPointerSetAttribute(_v: *const c_void, _a: c_int, _p: u64) { 801 }
@@ -519,6 +555,8 @@ cuda! {
     fn cuIpcCloseMemHandle(_p: u64) { 1 }
     fn cuStreamBeginCapture_v2(s: usize, m: c_int) { begin(s, m) }
     fn cuStreamBeginCapture_v2_ptsz(s: usize, m: c_int) { begin(own(s), m) }
+    fn cuStreamBeginRecaptureToGraph(s: usize, m: c_int, _g: u64, _mismatch: *const c_void, _data: *const c_void) { begin(s, m) }
+    fn cuStreamBeginRecaptureToGraph_ptsz(s: usize, m: c_int, _g: u64, _mismatch: *const c_void, _data: *const c_void) { begin(own(s), m) }
     fn cuStreamEndCapture(s: usize, g: *mut u64) { let dev = home!(s); give(g, sim().host.capture_end(dev, StreamHandle(s)).map(|g| g.0)) }
     fn cuStreamEndCapture_ptsz(s: usize, g: *mut u64) { cuStreamEndCapture(own(s), g) }
     fn cuGraphLaunch(g: u64, s: usize) { let dev = home!(s); code(sim().host.graph_launch(dev, GraphHandle(g), StreamHandle(s))) }
@@ -530,6 +568,7 @@ cuda! {
     }
     fn cuGraphNodeSetParams(_node: usize, p: *mut u64) {
         if p.is_null() { return 1; }
+        if *p as u32 == 0 { return needs_half(); }
         // A memset that names no context takes that of its memory, which only the driver's own has.
         let (kind, memory, context) = (*p as u32, *p.add(2), *p.add(7));
         u32::from(kind == 2 && context == 0 && !sim().state.lock().unwrap().native.contains_key(&memory))
@@ -542,10 +581,15 @@ cuda! {
         give(out, sim().host.phys_create(dev, half, PhysFlags::default()).map(|h| h.0 as usize))
     }
     fn cuLaunchKernel(_f: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint, _s: usize, _p: *const c_void, _x: *const c_void) {
-        // Needs half the device while it runs, for want of local memory.
-        let dev = here!();
-        let half = sim().host.mem_info(dev).map(|m| m.total / 2).unwrap_or(0);
-        code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
+        needs_half()
+    }
+    fn cuFuncGetAttribute(_out: *mut c_int, _what: c_int, _f: usize) { needs_half() }
+    /* While it is closed, threads that wait for a context wait on; says how many do. */
+    fn simGate(closed: c_int) {
+        let mut gate = GATE.0.lock().unwrap();
+        gate.0 = closed != 0;
+        GATE.1.notify_all();
+        gate.1
     }
     /* For tests: keeps a stream from making progress, lets it go on, counts the driver's own live allocations. */
     fn simHold(s: usize) { let dev = home!(s); code(sim().host.hold(dev, StreamHandle(s))) }

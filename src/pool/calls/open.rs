@@ -1,8 +1,8 @@
 //! Making a pool, and mapping memory ahead for it.
 
-use crate::base::sync::{Apart, AtomicU64, OnceBox, OnceLock};
+use crate::base::sync::{Apart, AtomicU64, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{Driver, Watch};
+use crate::driver::{empty_cells, Driver, Watch};
 use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
 use crate::pool::order::{Order, Tag};
@@ -45,7 +45,7 @@ impl Pool {
             order: Order::new(driver.clone(), dev, options.max_lanes),
             watch: if options.watch { driver.stream_watch(dev) } else { Watch::Ask },
             heap_count: AtomicU32::new(0),
-            heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
+            heaps: empty_cells(options.max_lanes),
             streams: Apart::default(),
             core: Apart::default(),
             changing: std::sync::RwLock::new(()),

@@ -20,7 +20,7 @@
 
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{Driver, EventHandle};
+use crate::driver::{empty_cells, Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::Captures;
 use crate::pool::order::tag::{Tag, CONTEXT};
@@ -115,7 +115,7 @@ impl Order {
     pub(crate) fn new(driver: Arc<dyn Driver>, dev: DeviceId, lanes: usize) -> Order {
         let order = Order {
             dev,
-            lanes: (0..lanes).map(|_| OnceBox::new()).collect(),
+            lanes: empty_cells(lanes),
             count: AtomicU64::new(0),
             captures: Captures::default(),
             context: Apart::default(),

@@ -118,8 +118,7 @@ typedef int32_t gpumem_status;
 // A wait or a move was cancelled.
 #define GPUMEM_ERROR_CANCELLED 16
 
-// A file of the disk tier could not be read or written; the text names the call, the file and the
-// system's error.
+// A file could not be read or written; the text names the file and the system's error.
 #define GPUMEM_ERROR_IO 17
 
 // Data in the disk tier is not what was written there: truncated, or altered.

@@ -162,23 +162,25 @@ typedef size_t (*gpumem_stack_callback)(char *buf, size_t cap, void *user);
 // that exists too, ".2", ".3" and so on. stack_frames is the depth of the stacks recorded with
 // each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
 // the allocations that are live already.
-// Errors: GPUMEM_ERROR_INVALID when path is NULL or the file cannot be created, stack_frames is
-// out of range, or a recording is under way.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, stack_frames is out of range, or a
+// recording is under way; GPUMEM_ERROR_IO when the file cannot be created.
 gpumem_status gpumem_record_start(const char *path, uint32_t stack_frames);
 
 // Ends the recording, and waits until it is written.
 //
 // events and lost may be NULL. They receive the number of events in the file and the number that
-// were lost.
+// were lost, with GPUMEM_ERROR_IO too.
 // Errors: GPUMEM_ERROR_INVALID when no recording is under way; GPUMEM_ERROR_IO when it has ended
-// and its last events are not written after ten seconds.
+// but could not be written to its end, as on a full disk, was removed meanwhile, or its last
+// events are not written after ten seconds.
 gpumem_status gpumem_record_stop(uint64_t *events, uint64_t *lost);
 
 // Writes a snapshot: the state of all memory now, as JSON, for `gpumem view`.
 //
 // path is a file to create or to replace. Other threads go on meanwhile: each heap is shown as it
 // was at one moment.
-// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, GPUMEM_ERROR_IO when it cannot be
+// written.
 gpumem_status gpumem_snapshot(const char *path);
 
 // Calls a function with every live allocation, small ones too.

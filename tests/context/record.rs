@@ -105,6 +105,12 @@ fn a_file_that_takes_no_more_has_the_events_that_are_said() {
     assert!(summary.events > 0 && summary.lost > 0, "{summary:?}");
     assert_eq!(summary.events + summary.lost, 100_000);
     assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
+    let e = summary.written.unwrap_err();
+    assert_eq!(e.status, Status::Io);
+    let lost = format!("{} are lost", summary.lost);
+    for part in [path.to_str().unwrap(), "File too large", &lost] {
+        assert!(e.message.contains(part), "no {part:?} in {e}");
+    }
 }
 
 /// A free that names no stream is one in the order of the allocation's.

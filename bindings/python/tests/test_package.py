@@ -1020,6 +1020,13 @@ def test_a_part_of_a_program_is_recorded(tmp_path):
     with pytest.raises(gpumem.Invalid, match="no recording"):
         gpumem.record_stop()
     with pytest.raises(ValueError, match="stacks 257"):
+    gpumem.record_start(tmp_path / "gone.gmrec")
+    (tmp_path / "gone.gmrec").unlink()
+    gpumem.free(gpumem.malloc(1000))
+    with pytest.raises(OSError, match="gone.gmrec cannot be written: it was removed; .* has 0 events, and 2 are lost"):
+        gpumem.record_stop()
+    with pytest.raises(OSError, match="/dev/full cannot be written: No space left"):
+        gpumem.snapshot("/dev/full")
         gpumem.record_start(tmp_path / "deep.gmrec", stacks=257)
     b = gpumem.Buffer(12345)
     gpumem.snapshot(tmp_path / "now.json")

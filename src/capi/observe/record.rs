@@ -179,8 +179,8 @@ pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, c
 /// that exists too, ".2", ".3" and so on. stack_frames is the depth of the stacks recorded with
 /// each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
 /// the allocations that are live already.
-/// Errors: GPUMEM_ERROR_INVALID when path is NULL or the file cannot be created, stack_frames is
-/// out of range, or a recording is under way.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, stack_frames is out of range, or a
+/// recording is under way; GPUMEM_ERROR_IO when the file cannot be created.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: u32) -> gpumem_status {
     guard(|| {
@@ -198,9 +198,10 @@ pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: 
 /// Ends the recording, and waits until it is written.
 ///
 /// events and lost may be NULL. They receive the number of events in the file and the number that
-/// were lost.
+/// were lost, with GPUMEM_ERROR_IO too.
 /// Errors: GPUMEM_ERROR_INVALID when no recording is under way; GPUMEM_ERROR_IO when it has ended
-/// and its last events are not written after ten seconds.
+/// but could not be written to its end, as on a full disk, was removed meanwhile, or its last
+/// events are not written after ten seconds.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) -> gpumem_status {
     guard(|| {
@@ -209,7 +210,7 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
             // SAFETY: the caller passes NULL or a place to write to.
             unsafe { put(out, n) };
         }
-        Ok(())
+        summary.written
     })
 }
 
@@ -217,7 +218,8 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
 ///
 /// path is a file to create or to replace. Other threads go on meanwhile: each heap is shown as it
 /// was at one moment.
-/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, GPUMEM_ERROR_IO when it cannot be
+/// written.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
     guard(|| {

@@ -140,6 +140,16 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
     assert!(stderr(&out).contains("standard output: cannot write"), "{}", stderr(&out));
     let help = stdout(&run(gpumem().args(["plan", "--help"])));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["help", "--help", "--version", "plan --help", "help plan"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let out = run(gpumem().args(words.split(' ')).stdout(full));
+        refused(&out, &["gpumem: standard output: cannot write: No space left on device"]);
+        assert_eq!(stderr(&out).lines().count(), 1, "{words}: {}", stderr(&out));
+        // As much as somebody wanted to read.
+        let (_, closed) = std::io::pipe().unwrap();
+        let out = run(gpumem().args(words.split(' ')).stdout(closed));
+        assert_eq!((out.status.code(), stderr(&out)), (Some(0), String::new()), "{words}");
+    }
     assert!(help.contains("2 bad usage, bad input, or a result that could not be written"), "{help}");
 }
 

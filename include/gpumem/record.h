@@ -60,7 +60,7 @@ extern "C" {
 // Evictable memory came back to the device: address or tag, bytes.
 #define GPUMEM_EVENT_RESTORE 11
 
-// A request was met with new physical memory: address, bytes.
+// A request was met with new physical memory, perhaps beside moved memory: address, new bytes.
 #define GPUMEM_EVENT_GROWTH 15
 
 // A request was met by moving physical memory, and none was added: address, bytes.

@@ -147,7 +147,7 @@ pub const GPUMEM_EVENT_TRIM: i32 = 9;
 pub const GPUMEM_EVENT_EVICT: i32 = 10;
 /// Evictable memory came back to the device: address or tag, bytes.
 pub const GPUMEM_EVENT_RESTORE: i32 = 11;
-/// A request was met with new physical memory: address, bytes.
+/// A request was met with new physical memory, perhaps beside moved memory: address, new bytes.
 pub const GPUMEM_EVENT_GROWTH: i32 = 15;
 /// A request was met by moving physical memory, and none was added: address, bytes.
 pub const GPUMEM_EVENT_STITCH: i32 = 16;

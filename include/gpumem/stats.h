@@ -27,7 +27,7 @@ typedef struct gpumem_stats {
     uint64_t mapped;
     // The most that mapped has been since the last gpumem_stats_reset_peak.
     uint64_t peak_mapped;
-    // Memory that callers asked for and have not freed.
+    // Memory that callers asked for and have not freed, without what is evicted now.
     uint64_t requested;
     // Memory that is live: requested, with rounding included.
     uint64_t live;

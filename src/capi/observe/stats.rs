@@ -27,7 +27,7 @@ pub struct gpumem_stats {
     pub mapped: u64,
     /// The most that mapped has been since the last gpumem_stats_reset_peak.
     pub peak_mapped: u64,
-    /// Memory that callers asked for and have not freed.
+    /// Memory that callers asked for and have not freed, without what is evicted now.
     pub requested: u64,
     /// Memory that is live: requested, with rounding included.
     pub live: u64,

@@ -185,11 +185,11 @@ gpumem_status gpumem_snapshot(const char *path);
 
 // Calls a function with every live allocation, small ones too.
 //
-// filter may be NULL: all allocations. visitor runs on this thread and receives user. Heaps are
-// visited one after the other, each as it was at one moment; other threads wait only while one is
-// copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
-// has its age and its stack. That reads the recording so far, which takes about a second for four
-// million events; other threads go on.
+// filter may be NULL: all allocations. visitor runs on this thread and receives user, which is not
+// kept. Heaps are visited one after the other, each as it was at one moment; other threads wait
+// only while one is copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack
+// each allocation also has its age and its stack. That reads the recording so far, which takes
+// about a second for four million events; other threads go on.
 // Errors: GPUMEM_ERROR_INVALID when visitor is NULL, the filter's size impossible, on_device or
 // age_and_stack neither 0 nor 1, or device one that does not exist or set without on_device; with
 // age_and_stack also when nothing is recorded to a file.
@@ -197,14 +197,16 @@ gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter,
 
 // Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 //
-// The callback receives user. Driver calls of the slow path are events too. A callback that is
-// running on another thread may still be running when this returns.
+// The callback receives user, which must be valid while the callback is set. Driver calls of the
+// slow path are events too. A callback that is running on another thread may still be running, and
+// use its user, when this returns.
 gpumem_status gpumem_event_callback_set(gpumem_event_callback callback, void *user);
 
 // Takes the stacks of recordings from a function. With NULL gpumem records the native stacks.
 //
-// The function receives user. It runs on the thread that allocates, and must not allocate from
-// gpumem.
+// The function receives user, which must be valid while the function is set. It runs on the thread
+// that allocates, and must not allocate from gpumem. One that is running on another thread may
+// still be running, and use its user, when this returns.
 gpumem_status gpumem_stack_callback_set(gpumem_stack_callback callback, void *user);
 
 #ifdef __cplusplus

@@ -150,8 +150,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, the version, or what is wrong with the command line. Who closes the pipe has read as
-/// much of it as they wanted.
+/// Prints help, the version, or what is wrong with the command line. Who closes the pipe has read
+/// as much of it as they wanted.
 fn print(answer: &clap::Error) -> ExitCode {
     match answer.print().and_then(|()| io::stdout().flush()) {
         Err(e) if !answer.use_stderr() && e.kind() != ErrorKind::BrokenPipe => {

@@ -52,7 +52,7 @@ typedef struct gpumem_stats {
     uint64_t largest_without_growth;
     // The largest free region, usable with no driver call.
     uint64_t largest_free;
-    // Live allocations, a count.
+    // Live allocations, evicted ones too, a count.
     uint64_t allocations;
     // Allocations ever made, a count.
     uint64_t mallocs;

@@ -52,7 +52,7 @@ pub struct gpumem_stats {
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,
-    /// Live allocations, a count.
+    /// Live allocations, evicted ones too, a count.
     pub allocations: u64,
     /// Allocations ever made, a count.
     pub mallocs: u64,

@@ -31,6 +31,7 @@ static void bytes_come_back_from_every_tier(void) {
         moved(&report, 1, n, 0);
         at = where(p);
         CHECK(at.space.tier == GPUMEM_TIER_HOST && at.bytes == n && at.device_bytes == held);
+        CHECK(stats_now().requested == 0 && stats_now().live == 0 && stats_now().allocations == 1);
         CHECK(stats_now().mapped == mapped - held && used_in(GPUMEM_TIER_GPU) == 0 && used_in(GPUMEM_TIER_HOST) >= n);
         OK(gpumem_evict(p, NULL, &report));
         moved(&report, 0, 0, 1);

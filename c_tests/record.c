@@ -38,10 +38,11 @@ static void a_recording_is_made_and_counted(void) {
 static void bad_input_is_refused(void) {
     CHECK(gpumem_record_start(NULL, 0) == GPUMEM_ERROR_INVALID);
     CHECK(gpumem_record_start("", 0) == GPUMEM_ERROR_INVALID);
-    CHECK(gpumem_record_start("/no/such/place/a.gmrec", 0) == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_record_start("/no/such/place/a.gmrec", 0) == GPUMEM_ERROR_IO);
     CHECK(gpumem_record_start("x", 257) == GPUMEM_ERROR_INVALID);
     CHECK(gpumem_snapshot(NULL) == GPUMEM_ERROR_INVALID);
-    CHECK(gpumem_snapshot("/no/such/place/s.json") == GPUMEM_ERROR_INVALID);
+    CHECK(gpumem_snapshot("/no/such/place/s.json") == GPUMEM_ERROR_IO);
+    CHECK(gpumem_snapshot("/dev/full") == GPUMEM_ERROR_IO);
     CHECK(gpumem_visit_allocations(NULL, NULL, NULL) == GPUMEM_ERROR_INVALID);
 }
 

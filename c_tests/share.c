@@ -90,6 +90,29 @@ static void sizes_need_not_be_round(void) {
     nothing_left();
 }
 
+static void imported_memory_keeps_its_size_and_exportable_memory_its_flag(void) {
+    int fd = -1;
+    void *p = exportable(BYTES), *q = NULL, *r = &fd;
+    OK(gpumem_export_fd(p, &fd));
+    OK(gpumem_import_fd(fd, BYTES, 0, &q));
+    CHECK(close(fd) == 0);
+    /* Elsewhere the other would not see it. */
+    CHECK(gpumem_realloc_async(q, BYTES * 2, NULL, &r) == GPUMEM_ERROR_UNSUPPORTED);
+    CHECK(gpumem_realloc_async(q, 100, NULL, &r) == GPUMEM_ERROR_UNSUPPORTED);
+    CHECK(r == &fd);
+    OK(gpumem_memset(p, 0x55, 100));
+    CHECK(holds_byte(q, 100, 0x55, NULL));
+    gpumem_free(q);
+    OK(gpumem_realloc_async(p, BYTES * 2, NULL, &r));
+    OK(gpumem_export_fd(r, &fd));
+    OK(gpumem_import_fd(fd, BYTES * 2, 0, &q));
+    CHECK(close(fd) == 0);
+    CHECK(holds_byte(q, 100, 0x55, NULL));
+    gpumem_free(q);
+    gpumem_free(r);
+    nothing_left();
+}
+
 static void what_cannot_be_imported_is_refused(void) {
     int fd = -1, ends[2];
     void *p = exportable(BYTES), *q = (void *)&ends;
@@ -117,6 +140,7 @@ int main(int argc, char **argv) {
     RUN(another_process_sees_the_same_memory);
     RUN(an_import_outlives_the_original);
     RUN(sizes_need_not_be_round);
+    RUN(imported_memory_keeps_its_size_and_exportable_memory_its_flag);
     RUN(what_cannot_be_imported_is_refused);
     return 0;
 }

@@ -35,7 +35,8 @@
  *
  * Status     A gpumem_status: GPUMEM_OK is 0, errors are GPUMEM_ERROR_*. gpumem_last_error has the
  *            text.
- * On error   Everything is as it was before the call, and the next call works.
+ * On error   Everything is as it was before the call, and the next call works. Only a stream
+ *            capture that forbids a wait or a copy (device.h) is lost, as with CUDA's own calls.
  * Outputs    Output parameters come last and are written only on success. No parameter is both read
  *            and written, except that the caller sets the size field of an output structure.
  * NULL       A NULL parameter is GPUMEM_ERROR_INVALID unless its description allows it.

@@ -28,6 +28,7 @@ mod trace;
 mod view;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -119,7 +120,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return print(&answer),
+    };
+    let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -142,5 +147,18 @@ fn main() -> ExitCode {
             report::say(e);
             ExitCode::from(exit_code::INPUT)
         }
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line. Who closes the pipe has read
+/// as much of it as they wanted.
+fn print(answer: &clap::Error) -> ExitCode {
+    match answer.print().and_then(|()| io::stdout().flush()) {
+        Err(e) if !answer.use_stderr() && e.kind() != ErrorKind::BrokenPipe => {
+            report::say(format_args!("standard output: cannot write: {e}"));
+            ExitCode::from(exit_code::INPUT)
+        }
+        _ if answer.use_stderr() => ExitCode::from(exit_code::INPUT),
+        _ => ExitCode::SUCCESS,
     }
 }

@@ -12,8 +12,8 @@ use tempfile::{Builder, NamedTempFile};
 /// Where a result goes.
 #[derive(Debug)]
 pub enum Target {
-    /// Standard output.
-    Stdout,
+    /// Standard output, compressed or not.
+    Stdout { gzip: bool },
     /// A device, a pipe or anything else that is no file, written in place.
     Stream(PathBuf),
     /// A file, links followed: a new one is written beside it and takes its place.
@@ -21,15 +21,18 @@ pub enum Target {
 }
 
 impl Target {
+    /// Standard output as it is.
+    pub const STDOUT: Target = Target::Stdout { gzip: false };
+
     /// Checks that a target can be written, before anything is computed for it.
     pub fn new(path: &Path) -> Result<Target, String> {
         if path.as_os_str() == "-" {
-            return Ok(Target::Stdout);
+            return Ok(Target::STDOUT);
         }
         let cannot = |e: io::Error| format!("{}: cannot write: {e}", path.display());
         match fs::metadata(path) {
             // Whatever it is called: /dev/stdout may be a file that others write to as well.
-            Ok(there) if is_stdout(&there) => Ok(Target::Stdout),
+            Ok(there) if is_stdout(&there) => Ok(Target::Stdout { gzip: is_gzip(path) }),
             Ok(there) if there.is_dir() => Err(cannot(io::Error::from(io::ErrorKind::IsADirectory))),
             Ok(there) if !there.is_file() || is_open_file(path) => Ok(Target::Stream(path.to_path_buf())),
             Ok(there) if there.permissions().readonly() => {
@@ -53,17 +56,14 @@ impl Target {
 
     /// Whether this is standard output.
     pub fn is_stdout(&self) -> bool {
-        matches!(self, Target::Stdout)
+        matches!(self, Target::Stdout { .. })
     }
 
-    /// Writes everything that `write` does, or leaves a file as it was. A file named `.gz` is
+    /// Writes everything that `write` does, or leaves a file as it was. What is named `.gz` is
     /// compressed, as all commands expect of it.
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
         let (name, done) = match self {
-            Target::Stdout => {
-                let mut out = BufWriter::new(io::stdout().lock());
-                ("standard output".to_string(), write(&mut out).and_then(|()| out.flush()))
-            }
+            Target::Stdout { gzip } => ("standard output".to_string(), put(io::stdout().lock(), *gzip, write)),
             Target::Stream(path) => (path.display().to_string(), stream(path, write)),
             Target::File(path) => (path.display().to_string(), replace(path, write)),
         };
@@ -73,18 +73,24 @@ impl Target {
 
 fn stream(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     // A file that is open in this process goes on where it ends.
-    let mut out = BufWriter::new(OpenOptions::new().append(true).open(path)?);
-    write(&mut out)?;
-    out.flush()
+    put(OpenOptions::new().append(true).open(path)?, is_gzip(path), write)
 }
 
 fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut scratch = beside(path)?;
+    let scratch = beside(path)?;
     if let Ok(there) = fs::metadata(path) {
         fs::set_permissions(scratch.path(), there.permissions())?;
     }
-    let mut out = BufWriter::new(&mut scratch);
-    match path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")) {
+    // The file alone: its temporary name means nothing in a message.
+    put(scratch.as_file(), is_gzip(path), write)?;
+    // Else the name could reach the disk before the contents.
+    scratch.as_file().sync_all()?;
+    scratch.persist(path).map(drop).map_err(|e| e.error)
+}
+
+fn put(out: impl Write, gzip: bool, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(out);
+    match gzip {
         true => {
             let mut packed = GzEncoder::new(&mut out, Compression::default());
             write(&mut packed)?;
@@ -92,11 +98,12 @@ fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
         }
         false => write(&mut out)?,
     }
-    out.flush()?;
-    drop(out);
-    // Else the name could reach the disk before the contents.
-    scratch.as_file().sync_all()?;
-    scratch.persist(path).map(drop).map_err(|e| e.error)
+    out.flush()
+}
+
+/// Whether a name is that of compressed data.
+pub fn is_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"))
 }
 
 /// Whether this is the file or pipe that standard output is. Not a device: both may well be

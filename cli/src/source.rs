@@ -1,6 +1,7 @@
 //! The commands' input: a file or standard input, plain or gzip (told apart by contents), and how
 //! messages quote it.
 
+use crate::output::is_gzip;
 use flate2::read::MultiGzDecoder;
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
@@ -25,7 +26,7 @@ pub enum OpenError {
 /// Opens a file.
 pub fn open(path: &Path) -> Result<Box<dyn Read>, OpenError> {
     let file = File::open(path).map_err(OpenError::Io)?;
-    unpack(file, path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz")))
+    unpack(file, is_gzip(path))
 }
 
 /// Reads all of a file, once, as it may be a pipe. The error names it.

@@ -126,7 +126,8 @@ gpumem_status gpumem_pointer_info_get(const void *ptr, struct gpumem_pointer_inf
  *
  * Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file
  * descriptor, sent over a Unix socket or inherited. Both processes then see the same memory and
- * must order their own work on it.
+ * must order their own work on it. gpumem_realloc_async makes other memory of exportable memory,
+ * which is exportable too and has to be exported again; imported memory keeps its size.
  */
 
 // Makes a file descriptor for an allocation.

@@ -118,8 +118,7 @@ typedef int32_t gpumem_status;
 // A wait or a move was cancelled.
 #define GPUMEM_ERROR_CANCELLED 16
 
-// A file of the disk tier could not be read or written; the text names the call, the file and the
-// system's error.
+// A file could not be read or written; the text names the file and the system's error.
 #define GPUMEM_ERROR_IO 17
 
 // Data in the disk tier is not what was written there: truncated, or altered.
@@ -208,7 +207,7 @@ gpumem_status gpumem_free_async(void *ptr, gpumem_stream s);
 // s with gpumem_record_stream. While s is being captured, do not resize what was allocated before
 // the capture: the graph would read its old memory at every launch, whoever has it by then.
 // Errors: those of gpumem_malloc_async and gpumem_free_async; GPUMEM_ERROR_UNSUPPORTED for memory
-// made with GPUMEM_MALLOC_EVICTABLE.
+// made with GPUMEM_MALLOC_EVICTABLE, and for imported memory.
 gpumem_status gpumem_realloc_async(void *ptr, size_t bytes, gpumem_stream s, void **out);
 
 // Announces that an allocation is also used on s: after it is freed, reuse waits for the work

@@ -80,7 +80,7 @@ typedef struct gpumem_move_options {
     // Called now and then during the move; may be NULL. It must return: no longjmp, no C++
     // exception.
     gpumem_progress progress;
-    // Passed to progress.
+    // Passed to progress, and not used after the move.
     void *user;
 } gpumem_move_options;
 

@@ -60,7 +60,7 @@ extern "C" {
 // Evictable memory came back to the device: address or tag, bytes.
 #define GPUMEM_EVENT_RESTORE 11
 
-// A request was met with new physical memory: address, bytes.
+// A request was met with new physical memory, perhaps beside moved memory: address, new bytes.
 #define GPUMEM_EVENT_GROWTH 15
 
 // A request was met by moving physical memory, and none was added: address, bytes.
@@ -162,32 +162,34 @@ typedef size_t (*gpumem_stack_callback)(char *buf, size_t cap, void *user);
 // that exists too, ".2", ".3" and so on. stack_frames is the depth of the stacks recorded with
 // each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
 // the allocations that are live already.
-// Errors: GPUMEM_ERROR_INVALID when path is NULL or the file cannot be created, stack_frames is
-// out of range, or a recording is under way.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, stack_frames is out of range, or a
+// recording is under way; GPUMEM_ERROR_IO when the file cannot be created.
 gpumem_status gpumem_record_start(const char *path, uint32_t stack_frames);
 
 // Ends the recording, and waits until it is written.
 //
 // events and lost may be NULL. They receive the number of events in the file and the number that
-// were lost.
+// were lost, with GPUMEM_ERROR_IO too.
 // Errors: GPUMEM_ERROR_INVALID when no recording is under way; GPUMEM_ERROR_IO when it has ended
-// and its last events are not written after ten seconds.
+// but could not be written to its end, as on a full disk, was removed meanwhile, or its last
+// events are not written after ten seconds.
 gpumem_status gpumem_record_stop(uint64_t *events, uint64_t *lost);
 
 // Writes a snapshot: the state of all memory now, as JSON, for `gpumem view`.
 //
 // path is a file to create or to replace. Other threads go on meanwhile: each heap is shown as it
 // was at one moment.
-// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
+// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, GPUMEM_ERROR_IO when it cannot be
+// written.
 gpumem_status gpumem_snapshot(const char *path);
 
 // Calls a function with every live allocation, small ones too.
 //
-// filter may be NULL: all allocations. visitor runs on this thread and receives user. Heaps are
-// visited one after the other, each as it was at one moment; other threads wait only while one is
-// copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
-// has its age and its stack. That reads the recording so far, which takes about a second for four
-// million events; other threads go on.
+// filter may be NULL: all allocations. visitor runs on this thread and receives user, which is not
+// kept. Heaps are visited one after the other, each as it was at one moment; other threads wait
+// only while one is copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack
+// each allocation also has its age and its stack. That reads the recording so far, which takes
+// about a second for four million events; other threads go on.
 // Errors: GPUMEM_ERROR_INVALID when visitor is NULL, the filter's size impossible, on_device or
 // age_and_stack neither 0 nor 1, or device one that does not exist or set without on_device; with
 // age_and_stack also when nothing is recorded to a file.
@@ -195,14 +197,16 @@ gpumem_status gpumem_visit_allocations(const struct gpumem_visit_filter *filter,
 
 // Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 //
-// The callback receives user. Driver calls of the slow path are events too. A callback that is
-// running on another thread may still be running when this returns.
+// The callback receives user, which must be valid while the callback is set. Driver calls of the
+// slow path are events too. A callback that is running on another thread may still be running, and
+// use its user, when this returns.
 gpumem_status gpumem_event_callback_set(gpumem_event_callback callback, void *user);
 
 // Takes the stacks of recordings from a function. With NULL gpumem records the native stacks.
 //
-// The function receives user. It runs on the thread that allocates, and must not allocate from
-// gpumem.
+// The function receives user, which must be valid while the function is set. It runs on the thread
+// that allocates, and must not allocate from gpumem. One that is running on another thread may
+// still be running, and use its user, when this returns.
 gpumem_status gpumem_stack_callback_set(gpumem_stack_callback callback, void *user);
 
 #ifdef __cplusplus

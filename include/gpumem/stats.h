@@ -27,7 +27,7 @@ typedef struct gpumem_stats {
     uint64_t mapped;
     // The most that mapped has been since the last gpumem_stats_reset_peak.
     uint64_t peak_mapped;
-    // Memory that callers asked for and have not freed.
+    // Memory that callers asked for and have not freed, without what is evicted now.
     uint64_t requested;
     // Memory that is live: requested, with rounding included.
     uint64_t live;
@@ -52,7 +52,7 @@ typedef struct gpumem_stats {
     uint64_t largest_without_growth;
     // The largest free region, usable with no driver call.
     uint64_t largest_free;
-    // Live allocations, a count.
+    // Live allocations, evicted ones too, a count.
     uint64_t allocations;
     // Allocations ever made, a count.
     uint64_t mallocs;
@@ -62,7 +62,7 @@ typedef struct gpumem_stats {
     uint64_t extents;
     // Physical allocations moved to other addresses so far, a count.
     uint64_t moved;
-    // Requests met by moving physical memory so far, a count.
+    // Requests met by moving physical memory, with none added, so far, a count.
     uint64_t stitches;
     // Times that physical memory was added to the pool so far, a count. Allocations with memory of
     // their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.

@@ -48,7 +48,7 @@ pub use evict::What;
 use native::Native;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 use tiers::Tiers;
 use trimmer::Trimmer;
@@ -85,6 +85,8 @@ pub struct Context {
     pools: Pools,
     /// Held while a pool is being made, so that none is made twice.
     making: Mutex<()>,
+    /// Frees of memory that is not gpumem's, from before there is a pool to count them.
+    unknown_early: AtomicU64,
     arenas: Registry,
     native: Native,
     captures: Arc<Captures>,
@@ -133,6 +135,7 @@ impl Context {
             left: AtomicBool::new(false),
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
+            unknown_early: AtomicU64::new(0),
             native: Native::new(config.limit),
             config,
             captures: Arc::default(),
@@ -220,6 +223,7 @@ impl Context {
         if let Some(tiers) = tiers {
             tiers.count(&pool)?;
         }
+        pool.note_unknown(self.unknown_early.swap(0, Relaxed));
         let pool = cell.get_or_init(|| pool);
         self.start_trimmer();
         self.start_page();
@@ -245,8 +249,9 @@ impl Context {
 
     /// Counts a free of memory that is not gpumem's, at the first device.
     fn note_unknown(&self) {
-        if let Some(pool) = self.pools().next() {
-            pool.note_unknown();
+        match self.pools().next() {
+            Some(pool) => pool.note_unknown(1),
+            None => _ = self.unknown_early.fetch_add(1, Relaxed),
         }
     }
 

@@ -373,7 +373,7 @@ fn at_exit(file: &Path) -> PathBuf {
 }
 
 fn write(file: &Path, picture: &Value) -> Result<()> {
-    let failed = |e: std::io::Error| Error::invalid(format!("{} cannot be written: {e}", file.display()));
+    let failed = |e: std::io::Error| Error::new(Status::Io, format!("{} cannot be written: {e}", file.display()));
     // A pipe or a device is written to, and not replaced.
     if std::fs::metadata(file).is_ok_and(|there| !there.is_file()) {
         return process::without_write_signals(|| std::fs::write(file, picture.to_string())).map_err(failed);

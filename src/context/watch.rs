@@ -116,8 +116,7 @@ impl Context {
         file.ok_or_else(|| Error::internal("a recording without its file"))
     }
 
-    /// Ends the recording and waits until it is written. `Invalid` when none is under way; `Io`
-    /// when it has ended and is still being written after ten seconds.
+    /// Ends the recording and waits until it is written. `Invalid` when none is under way.
     pub fn record_stop(&self) -> Result<Summary> {
         let summary = self.recorder.stop();
         if self.wants_last() {

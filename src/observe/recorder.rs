@@ -49,7 +49,7 @@ pub struct Options {
 }
 
 /// The totals of a recording.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// The file, if there is one.
     pub file: Option<PathBuf>,
@@ -57,6 +57,8 @@ pub struct Summary {
     pub events: u64,
     /// Events that happened but are not in the file.
     pub lost: u64,
+    /// `Io` when the file could not be written to its end, or not yet.
+    pub written: Result<()>,
 }
 
 /// A bit of `wanted`: there is a recording.
@@ -160,7 +162,7 @@ impl Recorder {
 
     /// Begins a recording and returns the file that is written. A recording with a file replaces
     /// one without. A recording without a file does nothing while another is under way, which keeps
-    /// the last events too. `Invalid` while a recording to a file is under way, or when the file
+    /// the last events too. `Invalid` while a recording to a file is under way; `Io` when the file
     /// cannot be created.
     pub fn start(&self, options: &Options) -> Result<Option<PathBuf>> {
         let _changing = lock(&self.changing);
@@ -180,14 +182,16 @@ impl Recorder {
         let mut file = None;
         let mut path = None;
         if let Some(wanted) = &options.file {
-            let (mut out, name) = create(wanted).map_err(|e| {
-                Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", wanted.display()))
-            })?;
+            let failed = |name: &Path, e: io::Error| {
+                let text = format!("{} cannot be written, so nothing is recorded: {e}", name.display());
+                Error::new(Status::Io, text)
+            };
+            let (mut out, name) = create(wanted).map_err(|e| failed(wanted, e))?;
             let head =
                 [format::head(), format::block(Holds::Info, 0, 0, self.info(options, began).as_bytes())].concat();
             process::without_write_signals(|| out.write_all(&head)).map_err(|e| {
                 let _ = std::fs::remove_file(&name);
-                Error::invalid(format!("{} cannot be written, so nothing is recorded: {e}", name.display()))
+                failed(&name, e)
             })?;
             if name != *wanted && !options.quiet {
                 let (wanted, name) = (wanted.display(), name.display());
@@ -240,21 +244,13 @@ impl Recorder {
     }
 
     /// Ends the recording to a file and waits until it is written. `Invalid` when none is under
-    /// way, or in a forked child; `Io` when it has ended and its writer is late.
+    /// way, or in a forked child.
     pub fn stop(&self) -> Result<Summary> {
         let _changing = lock(&self.changing);
-        let (written, summary) =
-            (self.is_recording() && !process::forked()).then(|| self.finish()).flatten().ok_or_else(|| {
-                Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one")
-            })?;
-        match written {
-            true => Ok(summary),
-            false => {
-                let file = summary.file.unwrap_or_default();
-                let text = format!("the recording has ended, but its last events are not in {} yet", file.display());
-                Err(Error::new(Status::Io, text))
-            }
-        }
+        (self.is_recording() && !process::forked())
+            .then(|| self.finish())
+            .flatten()
+            .ok_or_else(|| Error::invalid("no recording is under way; gpumem_record_start or GPUMEM_RECORD begins one"))
     }
 
     /// Ends any session under way: nothing is recorded and no last events are kept any more.
@@ -263,14 +259,22 @@ impl Recorder {
         self.finish();
     }
 
-    /// What was recorded, and whether all of it is written.
-    fn finish(&self) -> Option<(bool, Summary)> {
+    fn finish(&self) -> Option<Summary> {
         let running = self.session.write().unwrap_or_else(PoisonError::into_inner).take()?;
         self.wanted.fetch_and(!RECORDS, Relaxed);
         self.current.store(0, Release);
-        let written = running.session.end();
-        let (events, lost) = (running.session.written.load(Relaxed), running.session.lost.load(Relaxed));
-        Some((written, Summary { file: running.file, events, lost }))
+        let ended = running.session.end();
+        let Running { session, file, .. } = running;
+        let (events, lost) = (session.written.load(Relaxed), session.lost.load(Relaxed));
+        let name = file.as_deref().unwrap_or(Path::new("")).display();
+        let written = match session.failed.get() {
+            Some(e) => Err(format!(
+                "{name} cannot be written: {e}; of the recording it has {events} events, and {lost} are lost"
+            )),
+            None if !ended => Err(format!("the recording has ended, but its last events are not in {name} yet")),
+            None => Ok(()),
+        };
+        Some(Summary { events, lost, written: written.map_err(|text| Error::new(Status::Io, text)), file })
     }
 
     /// Waits until what has happened so far is in the file.
@@ -548,7 +552,7 @@ mod tests {
             }
         });
         let summary = recorder.stop().unwrap();
-        assert_eq!((summary.events, summary.lost), (80_000, 0));
+        assert_eq!((summary.events, summary.lost, summary.written), (80_000, 0, Ok(())));
         let read = Recording::open(&file).unwrap();
         assert!(read.complete && read.faults().is_none());
         for t in 0..4 {
@@ -669,6 +673,20 @@ mod tests {
         let e = recorder.start(&options(Path::new("/no/such/place/a.rec"))).unwrap_err();
         assert!(e.message.contains("/no/such/place/a.rec cannot be written"), "{e}");
         assert!(!recorder.is_on() && recorder.stop().is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_removed_has_lost_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.rec");
+        let recorder = Recorder::default();
+        recorder.start(&options(&file)).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        recorder.push(Event::new(Kind::Malloc, recorder.now()));
+        let summary = recorder.stop().unwrap();
+        assert_eq!((summary.events, summary.lost), (0, 1));
+        let e = summary.written.unwrap_err();
+        assert!(e.status == Status::Io && e.message.contains("a.rec cannot be written: it was removed"), "{e}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::base::sync::lock;
 use crate::driver::process;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -56,8 +57,8 @@ pub(super) struct Session {
     pub(super) keep: usize,
     pub(super) written: AtomicU64,
     pub(super) lost: AtomicU64,
-    /// Whether the file can no longer be written.
-    pub(super) failed: AtomicBool,
+    /// Why the file can no longer be written, once that is so.
+    pub(super) failed: OnceLock<io::Error>,
     pub(super) stop: AtomicBool,
     /// Rounds requested, rounds done, and whether the writer has ended.
     pub(super) rounds: Mutex<(u64, u64, bool)>,
@@ -78,7 +79,7 @@ impl Session {
             keep,
             written: AtomicU64::new(0),
             lost: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
+            failed: OnceLock::new(),
             stop: AtomicBool::new(false),
             rounds: Mutex::default(),
             done: Condvar::new(),
@@ -156,7 +157,7 @@ impl Local {
     fn push_patiently(&mut self, mut event: Event) {
         let start = Instant::now();
         // In a forked child there is no writer.
-        while !self.session.failed.load(Relaxed) && !process::forked() && start.elapsed() < PATIENCE {
+        while self.session.failed.get().is_none() && !process::forked() && start.elapsed() < PATIENCE {
             self.session.wake();
             std::thread::sleep(NAP);
             match self.events.push(event) {

@@ -13,6 +13,7 @@ use crate::driver::process;
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -59,7 +60,7 @@ impl Writer {
                 (false, false) => std::thread::park_timeout(PERIOD),
             }
         }
-        self.write(|w| w.totals(true));
+        self.write(|w| w.totals(true).and_then(|()| w.has_name()));
         lock(&session.rounds).2 = true;
         session.done.notify_all();
     }
@@ -109,18 +110,19 @@ impl Writer {
     /// Runs `what` on the file, unless there is none or it failed before. Returns whether it
     /// succeeded.
     fn write(&mut self, what: impl FnOnce(&mut Writer) -> io::Result<()>) -> bool {
-        if self.file.is_none() || self.session.failed.load(Relaxed) {
+        if self.file.is_none() || self.session.failed.get().is_some() {
             return false;
         }
         let done = what(self);
-        if let Err(e) = &done {
-            self.session.failed.store(true, Relaxed);
+        let went_well = done.is_ok();
+        if let Err(e) = done {
             if let Some(file) = &self.warn {
                 let file = file.display();
                 process::say(format_args!("the recording {file} ends here, as it cannot be written further: {e}"));
             }
+            let _ = self.session.failed.set(e);
         }
-        done.is_ok()
+        went_well
     }
 
     /// Writes a block unbuffered: it is large enough, and is in the file or not once this returns.
@@ -171,6 +173,17 @@ impl Writer {
         self.lost = lost;
         let text = json!({"events": events, "lost": lost, "end": end}).to_string();
         self.put(&format::block(Holds::Totals, 0, 0, text.as_bytes()))
+    }
+
+    /// Fails if the file was removed: nobody can open it any more, and all events are lost.
+    fn has_name(&mut self) -> io::Result<()> {
+        match &self.file {
+            Some(file) if file.metadata()?.nlink() == 0 => {
+                self.session.lost.fetch_add(self.session.written.swap(0, Relaxed), Relaxed);
+                Err(io::Error::new(io::ErrorKind::NotFound, "it was removed"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

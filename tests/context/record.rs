@@ -105,6 +105,12 @@ fn a_file_that_takes_no_more_has_the_events_that_are_said() {
     assert!(summary.events > 0 && summary.lost > 0, "{summary:?}");
     assert_eq!(summary.events + summary.lost, 100_000);
     assert_eq!(Recording::open(&path).unwrap().events.len() as u64, summary.events);
+    let e = summary.written.unwrap_err();
+    assert_eq!(e.status, Status::Io);
+    let lost = format!("{} are lost", summary.lost);
+    for part in [path.to_str().unwrap(), "File too large", &lost] {
+        assert!(e.message.contains(part), "no {part:?} in {e}");
+    }
 }
 
 /// A free that names no stream is one in the order of the allocation's.
@@ -302,6 +308,30 @@ fn failures_and_slow_steps_are_in_it() {
     assert_eq!(grown, of(Kind::Create).iter().map(|e| e.bytes).sum::<u64>());
     assert_eq!(grown, cx.stats(DeviceId(0)).unwrap().mapped);
     assert!(of(Kind::Growth).iter().all(|e| e.other > 0));
+}
+
+/// A request met by moving and by adding memory is a growth to both.
+#[test]
+fn growths_and_stitches_are_those_of_the_counters() {
+    let host = HostDriver::new(HostOptions::default()).unwrap();
+    let limit = gpumem::context::config::Limit::Bytes(170 * M);
+    let cx = Context::new(host, Config { limit, ..Config::default() }).unwrap();
+    let stats = || cx.stats(DeviceId(0)).unwrap();
+    let (recording, _) = recorded(&cx, || {
+        let blocks: Vec<u64> = (0..16).map(|i| malloc(&cx, 8 * M, i)).collect();
+        blocks.iter().step_by(2).for_each(|&p| cx.free(p).unwrap());
+        let before = stats();
+        // 64 MiB are free, and 42 may be added.
+        let mixed = malloc(&cx, 100 * M, 0);
+        assert!(stats().moved > before.moved && stats().mapped > before.mapped);
+        assert_eq!((stats().growths, stats().stitches), (before.growths + 1, before.stitches));
+        cx.free(mixed).unwrap();
+        blocks.iter().skip(1).step_by(4).for_each(|&p| cx.free(p).unwrap());
+        malloc(&cx, 120 * M, 0);
+        assert_eq!(stats().stitches, before.stitches + 1);
+    });
+    let count = |kind| recording.events.iter().filter(|h| h.event.kind == kind).count() as u64;
+    assert_eq!((count(Kind::Growth), count(Kind::Stitch)), (stats().growths, stats().stitches));
 }
 
 #[test]

@@ -736,10 +736,11 @@ if pid == 0:
     try: gpumem.Buffer(100)
     except gpumem.Forked: pass
     else: os._exit(1)
-    for use in (b.check, b.__dlpack__, lambda: b.fill(1)):
+    for use in (b.check, b.__dlpack__, lambda: b.fill(1), lambda: b.device, lambda: b.__cuda_array_interface__, b.free, gpumem.stats):
         try: use()
         except gpumem.Forked: pass
         else: os._exit(2)
+    if b.live or b.view(4).live or b.nbytes != 100 or not repr(b).endswith(", gone)"): os._exit(3)
     del b, p
     sys.exit(0)
 assert os.waitpid(pid, 0)[1] == 0
@@ -1019,6 +1020,13 @@ def test_a_part_of_a_program_is_recorded(tmp_path):
     assert events >= 2 and lost == 0 and not (tmp_path / "other.gmrec").exists()
     with pytest.raises(gpumem.Invalid, match="no recording"):
         gpumem.record_stop()
+    gpumem.record_start(tmp_path / "gone.gmrec")
+    (tmp_path / "gone.gmrec").unlink()
+    gpumem.free(gpumem.malloc(1000))
+    with pytest.raises(OSError, match="gone.gmrec cannot be written: it was removed; .* has 0 events, and 2 are lost"):
+        gpumem.record_stop()
+    with pytest.raises(OSError, match="/dev/full cannot be written: No space left"):
+        gpumem.snapshot("/dev/full")
     with pytest.raises(ValueError, match="stacks 257"):
         gpumem.record_start(tmp_path / "deep.gmrec", stacks=257)
     b = gpumem.Buffer(12345)

@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     }
     let summary = summary::Report::new(&input, &peak, &layout);
     if args.report {
-        Target::Stdout.write(|out| out.write_all(plan::report(&input.problem, &layout).as_bytes()))?;
+        Target::STDOUT.write(|out| out.write_all(plan::report(&input.problem, &layout).as_bytes()))?;
     } else if args.json {
         crate::report::json(&summary)?;
     } else {

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::{file, gpumem, refused, run, stderr, stdout};
+use flate2::read::MultiGzDecoder;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 use tempfile::{tempdir, TempDir};
@@ -138,6 +140,16 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
     let out = run(gpumem().args(["plan", "in.csv", "--out", "-"]).current_dir(dir.path()).stdout(full));
     assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
     assert!(stderr(&out).contains("standard output: cannot write"), "{}", stderr(&out));
+    for words in ["help", "--help", "--version", "plan --help", "help plan"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let out = run(gpumem().args(words.split(' ')).stdout(full));
+        refused(&out, &["gpumem: standard output: cannot write: No space left on device"]);
+        assert_eq!(stderr(&out).lines().count(), 1, "{words}: {}", stderr(&out));
+        // As much as somebody wanted to read.
+        let (_, closed) = std::io::pipe().unwrap();
+        let out = run(gpumem().args(words.split(' ')).stdout(closed));
+        assert_eq!((out.status.code(), stderr(&out)), (Some(0), String::new()), "{words}");
+    }
     let help = stdout(&run(gpumem().args(["plan", "--help"])));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("2 bad usage, bad input, or a result that could not be written"), "{help}");
@@ -162,6 +174,20 @@ fn a_file_that_is_open_goes_on() {
         let (code, says, text) = log_of(&["--out", name, "--json"]);
         assert_eq!((code, &*text), (Some(2), "precious\n"), "{name}");
         assert!(says.contains("both write to standard output"), "{says}");
+    }
+    // What is named as if it was compressed is, as it could not be read again otherwise.
+    let packed = dir.path().join("packed.csv.gz");
+    for (name, to) in [("packed.csv.gz", "packed.csv.gz"), ("link.gz", "packed.csv.gz"), ("link.gz", "log.txt")] {
+        let _ = fs::remove_file(dir.path().join("link.gz"));
+        symlink("/dev/stdout", dir.path().join("link.gz")).unwrap();
+        fs::write(&packed, "").unwrap();
+        let all = fs::OpenOptions::new().write(true).create(true).truncate(true).open(dir.path().join(to)).unwrap();
+        let out = run(gpumem().args(["plan", "in.csv", "--out", name]).current_dir(dir.path()).stdout(all));
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        let mut text = String::new();
+        let written = fs::read(dir.path().join(to)).unwrap();
+        MultiGzDecoder::new(&*written).read_to_string(&mut text).unwrap();
+        assert_eq!(format!("precious\n{text}"), same.2, "{name} to {to}");
     }
     // And one that is not standard output.
     std::os::unix::fs::symlink("/dev/fd/3", dir.path().join("link")).unwrap();

@@ -228,10 +228,8 @@ fn output_that_cannot_be_written() {
         recording.display(),
         page.display()
     );
-    refused(
-        &run(std::process::Command::new("sh").args(["-c", &format!("trap '' XFSZ; {limited}")])),
-        &["page.html: cannot write"],
-    );
+    let out = run(std::process::Command::new("sh").args(["-c", &format!("trap '' XFSZ; {limited}")]));
+    refused(&out, &["page.html: cannot write: File too large (os error 27)\n"]);
     assert_eq!(std::fs::read(&page).unwrap(), b"an earlier page");
 }
 

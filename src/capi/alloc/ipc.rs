@@ -2,7 +2,8 @@
 //!
 //! Memory allocated with GPUMEM_MALLOC_EXPORTABLE can be handed to another process as a file
 //! descriptor, sent over a Unix socket or inherited. Both processes then see the same memory and
-//! must order their own work on it.
+//! must order their own work on it. gpumem_realloc_async makes other memory of exportable memory,
+//! which is exportable too and has to be exported again; imported memory keeps its size.
 
 use crate::base::{Error, Result};
 use crate::capi::call::error::gpumem_status;

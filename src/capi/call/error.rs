@@ -49,8 +49,7 @@ pub const GPUMEM_ERROR_USE_AFTER_FREE: gpumem_status = 14;
 pub const GPUMEM_ERROR_TIMED_OUT: gpumem_status = 15;
 /// A wait or a move was cancelled.
 pub const GPUMEM_ERROR_CANCELLED: gpumem_status = 16;
-/// A file of the disk tier could not be read or written; the text names the call, the file and the
-/// system's error.
+/// A file could not be read or written; the text names the file and the system's error.
 pub const GPUMEM_ERROR_IO: gpumem_status = 17;
 /// Data in the disk tier is not what was written there: truncated, or altered.
 pub const GPUMEM_ERROR_CORRUPT: gpumem_status = 18;

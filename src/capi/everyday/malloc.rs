@@ -112,7 +112,7 @@ pub extern "C" fn gpumem_free_async(ptr: *mut c_void, s: gpumem_stream) -> gpume
 /// s with gpumem_record_stream. While s is being captured, do not resize what was allocated before
 /// the capture: the graph would read its old memory at every launch, whoever has it by then.
 /// Errors: those of gpumem_malloc_async and gpumem_free_async; GPUMEM_ERROR_UNSUPPORTED for memory
-/// made with GPUMEM_MALLOC_EVICTABLE.
+/// made with GPUMEM_MALLOC_EVICTABLE, and for imported memory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_realloc_async(
     ptr: *mut c_void,

@@ -147,7 +147,7 @@ pub const GPUMEM_EVENT_TRIM: i32 = 9;
 pub const GPUMEM_EVENT_EVICT: i32 = 10;
 /// Evictable memory came back to the device: address or tag, bytes.
 pub const GPUMEM_EVENT_RESTORE: i32 = 11;
-/// A request was met with new physical memory: address, bytes.
+/// A request was met with new physical memory, perhaps beside moved memory: address, new bytes.
 pub const GPUMEM_EVENT_GROWTH: i32 = 15;
 /// A request was met by moving physical memory, and none was added: address, bytes.
 pub const GPUMEM_EVENT_STITCH: i32 = 16;
@@ -179,8 +179,8 @@ pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, c
 /// that exists too, ".2", ".3" and so on. stack_frames is the depth of the stacks recorded with
 /// each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
 /// the allocations that are live already.
-/// Errors: GPUMEM_ERROR_INVALID when path is NULL or the file cannot be created, stack_frames is
-/// out of range, or a recording is under way.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, stack_frames is out of range, or a
+/// recording is under way; GPUMEM_ERROR_IO when the file cannot be created.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: u32) -> gpumem_status {
     guard(|| {
@@ -198,9 +198,10 @@ pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: 
 /// Ends the recording, and waits until it is written.
 ///
 /// events and lost may be NULL. They receive the number of events in the file and the number that
-/// were lost.
+/// were lost, with GPUMEM_ERROR_IO too.
 /// Errors: GPUMEM_ERROR_INVALID when no recording is under way; GPUMEM_ERROR_IO when it has ended
-/// and its last events are not written after ten seconds.
+/// but could not be written to its end, as on a full disk, was removed meanwhile, or its last
+/// events are not written after ten seconds.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) -> gpumem_status {
     guard(|| {
@@ -209,7 +210,7 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
             // SAFETY: the caller passes NULL or a place to write to.
             unsafe { put(out, n) };
         }
-        Ok(())
+        summary.written
     })
 }
 
@@ -217,7 +218,8 @@ pub unsafe extern "C" fn gpumem_record_stop(events: *mut u64, lost: *mut u64) ->
 ///
 /// path is a file to create or to replace. Other threads go on meanwhile: each heap is shown as it
 /// was at one moment.
-/// Errors: GPUMEM_ERROR_INVALID when path is NULL or cannot be written.
+/// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, GPUMEM_ERROR_IO when it cannot be
+/// written.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
     guard(|| {
@@ -229,11 +231,11 @@ pub unsafe extern "C" fn gpumem_snapshot(path: *const c_char) -> gpumem_status {
 
 /// Calls a function with every live allocation, small ones too.
 ///
-/// filter may be NULL: all allocations. visitor runs on this thread and receives user. Heaps are
-/// visited one after the other, each as it was at one moment; other threads wait only while one is
-/// copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack each allocation also
-/// has its age and its stack. That reads the recording so far, which takes about a second for four
-/// million events; other threads go on.
+/// filter may be NULL: all allocations. visitor runs on this thread and receives user, which is not
+/// kept. Heaps are visited one after the other, each as it was at one moment; other threads wait
+/// only while one is copied. The visitor may call gpumem. With gpumem_visit_filter.age_and_stack
+/// each allocation also has its age and its stack. That reads the recording so far, which takes
+/// about a second for four million events; other threads go on.
 /// Errors: GPUMEM_ERROR_INVALID when visitor is NULL, the filter's size impossible, on_device or
 /// age_and_stack neither 0 nor 1, or device one that does not exist or set without on_device; with
 /// age_and_stack also when nothing is recorded to a file.
@@ -311,8 +313,9 @@ impl User {
 
 /// Calls a function with each event from now on, on the thread where it happens. NULL ends that.
 ///
-/// The callback receives user. Driver calls of the slow path are events too. A callback that is
-/// running on another thread may still be running when this returns.
+/// The callback receives user, which must be valid while the callback is set. Driver calls of the
+/// slow path are events too. A callback that is running on another thread may still be running, and
+/// use its user, when this returns.
 #[no_mangle]
 pub extern "C" fn gpumem_event_callback_set(callback: gpumem_event_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {
@@ -331,8 +334,9 @@ pub extern "C" fn gpumem_event_callback_set(callback: gpumem_event_callback, use
 
 /// Takes the stacks of recordings from a function. With NULL gpumem records the native stacks.
 ///
-/// The function receives user. It runs on the thread that allocates, and must not allocate from
-/// gpumem.
+/// The function receives user, which must be valid while the function is set. It runs on the thread
+/// that allocates, and must not allocate from gpumem. One that is running on another thread may
+/// still be running, and use its user, when this returns.
 #[no_mangle]
 pub extern "C" fn gpumem_stack_callback_set(callback: gpumem_stack_callback, user: *mut c_void) -> gpumem_status {
     guard(|| {

@@ -27,7 +27,7 @@ pub struct gpumem_stats {
     pub mapped: u64,
     /// The most that mapped has been since the last gpumem_stats_reset_peak.
     pub peak_mapped: u64,
-    /// Memory that callers asked for and have not freed.
+    /// Memory that callers asked for and have not freed, without what is evicted now.
     pub requested: u64,
     /// Memory that is live: requested, with rounding included.
     pub live: u64,
@@ -52,7 +52,7 @@ pub struct gpumem_stats {
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,
-    /// Live allocations, a count.
+    /// Live allocations, evicted ones too, a count.
     pub allocations: u64,
     /// Allocations ever made, a count.
     pub mallocs: u64,
@@ -62,7 +62,7 @@ pub struct gpumem_stats {
     pub extents: u64,
     /// Physical allocations moved to other addresses so far, a count.
     pub moved: u64,
-    /// Requests met by moving physical memory so far, a count.
+    /// Requests met by moving physical memory, with none added, so far, a count.
     pub stitches: u64,
     /// Times that physical memory was added to the pool so far, a count. Allocations with memory of
     /// their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.

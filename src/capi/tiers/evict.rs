@@ -80,7 +80,7 @@ pub struct gpumem_move_options {
     /// Called now and then during the move; may be NULL. It must return: no longjmp, no C++
     /// exception.
     pub progress: gpumem_progress,
-    /// Passed to progress.
+    /// Passed to progress, and not used after the move.
     pub user: *mut c_void,
 }
 

@@ -66,11 +66,17 @@ impl Pool {
                 Relocation { usable, align, tag, flags, source: st.source_of(place) }
             }
             Found::Dedicated { core, info } => {
-                if info.flags.has(AllocFlags::EVICTABLE) {
-                    let text = format!("{ptr:#x} is evictable and keeps its size; allocate another and copy");
+                let own = core.dedicated.get(&ptr);
+                let kept = match own {
+                    _ if info.flags.has(AllocFlags::EVICTABLE) => Some("evictable"),
+                    // A copy would be seen by this process only.
+                    Some(d) if d.is_imported() => Some("imported"),
+                    _ => None,
+                };
+                if let Some(what) = kept {
+                    let text = format!("{ptr:#x} is {what} and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }
-                let own = core.dedicated.get(&ptr);
                 let (align, flags) = own.map_or((1, flags), |d| (d.align, d.flags));
                 let source = own.and_then(|d| d.receipt.as_ref()?.source());
                 Relocation { usable: info.usable, align, tag: info.tag, flags, source }

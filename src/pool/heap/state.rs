@@ -172,8 +172,9 @@ pub(crate) struct HeapState {
     pub(crate) members: Members,
     /// The least that `regions.ready_bytes()` has been since `take_unused`.
     pub(crate) least_ready: u64,
-    /// All extents ever moved for this heap, and for how many requests.
+    /// All extents ever moved for this heap.
     pub(crate) moved: u64,
+    /// Requests met with memory from elsewhere, and none created.
     pub(crate) stitches: u64,
     /// Its `mallocs` when it last ran short of memory.
     short_at: u64,
@@ -309,7 +310,6 @@ impl HeapState {
             self.low.note_move(self.live_bytes, self.extents.bytes());
             self.moves += own;
             self.moved += moved;
-            self.stitches += 1;
         }
     }
 

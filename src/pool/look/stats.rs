@@ -47,7 +47,7 @@ pub struct PoolStats {
     pub extents: u64,
     /// Extents moved to other addresses so far, a count.
     pub moved: u64,
-    /// Stitches so far, a count.
+    /// Stitches so far that created nothing, a count.
     pub stitches: u64,
     /// Growths so far, a count.
     pub growths: u64,

@@ -36,6 +36,13 @@ pub(crate) struct Dedicated {
     pub(crate) receipt: Option<Box<dyn Receipt>>,
 }
 
+impl Dedicated {
+    /// Whether another process, or another allocation of this one, has the same memory.
+    pub(crate) fn is_imported(&self) -> bool {
+        !self.counts && self.guest.is_none()
+    }
+}
+
 /// A freed dedicated allocation that the device may still be using, or whose addresses are kept
 /// from being handed out again. If only addresses are kept, nothing is mapped: `mapped` is 0, and
 /// there is no handle.

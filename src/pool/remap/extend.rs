@@ -326,7 +326,10 @@ impl Pool {
         st.learnt.fresh_starts.mapped_again += (moves.len() + supply.stocked.len()) as u64;
         let (run, region) = commit(&mut self.core.lock(), st, others, moves, order, (va, &run), (want, cut));
         st.learnt.memo.note(want, run);
-        self.counters.growths.fetch_add(u64::from(!supply.create.is_empty()), Relaxed);
+        match supply.create.is_empty() {
+            true => st.stitches += 1,
+            false => _ = self.counters.growths.fetch_add(1, Relaxed),
+        }
         if plan.moves.is_empty() {
             st.grown_to = va + run_bytes;
         }

@@ -56,6 +56,7 @@ impl Pool {
         let region = st.regions.add(start, end - start);
         let region = st.regions.take_neighbours(region, order);
         st.count_moves(moved, moved);
+        st.stitches += u64::from(moved > 0);
         st.learnt.fresh_starts.taken_back += len as u64;
         let (region, left) = st.cut_run(region, cut);
         // From high to low addresses, as `parts_from` has sorted them: what is left of a region

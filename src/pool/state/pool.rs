@@ -163,9 +163,9 @@ impl Pool {
         }
     }
 
-    /// Counts a free of memory that a caller took for gpumem's.
-    pub fn note_unknown(&self) {
-        self.counters.unknown_pointers.fetch_add(1, Relaxed);
+    /// Counts frees of memory that callers took for gpumem's.
+    pub fn note_unknown(&self, frees: u64) {
+        self.counters.unknown_pointers.fetch_add(frees, Relaxed);
     }
 
     #[inline]

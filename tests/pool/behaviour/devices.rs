@@ -185,6 +185,15 @@ fn without_the_pool_a_stray_free_keeps_the_limit() {
     assert_eq!([unknown(0), unknown(1)], [(1, 8 * MIB), (0, 8 * MIB)]);
 }
 
+/// So it does with pools, though there is none yet.
+#[test]
+fn a_stray_free_before_the_first_allocation_counts() {
+    let (_host, ctx) = context(2, Config::default());
+    assert_eq!(ctx.free(0x1234_0000).unwrap_err().status, Status::UnknownPointer);
+    let unknown = |d| ctx.stats(DeviceId(d)).unwrap().unknown_pointers;
+    assert_eq!([unknown(0), unknown(1)], [1, 0]);
+}
+
 /// The driver's own allocator has no memory of these kinds: they are refused, not given as plain
 /// memory.
 #[test]

@@ -249,7 +249,8 @@ class Buffer:
     @property
     def live(self) -> bool:
         """Whether the buffer's memory is still live: neither freed nor ended with an arena. It
-        stays False when another allocation gets the address."""
+        stays False when another allocation gets the address. False too in a process forked since,
+        which cannot use the memory."""
         if self._gone:
             return False
         number = _c_uint64()

@@ -106,7 +106,7 @@ class Cancelled(Error):
 
 
 class IOFailed(Error, OSError):
-    """A file of the disk tier could not be read or written."""
+    """A file could not be read or written."""
     status = d.ERROR_IO
 
 

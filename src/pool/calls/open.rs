@@ -47,6 +47,7 @@ impl Pool {
             heap_count: AtomicU32::new(0),
             heaps: (0..options.max_lanes).map(|_| OnceBox::new()).collect(),
             streams: Apart::default(),
+            orphans: Arc::default(),
             core: Apart::default(),
             changing: std::sync::RwLock::new(()),
             counters: Apart::default(),

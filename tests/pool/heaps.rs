@@ -18,7 +18,8 @@ use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 const THREADS: usize = 8;
-const BLOCK: u64 = 4 * MIB;
+/// Above 4 MiB: while nothing is free, each is mapped on its own, under the heap's lock.
+const BLOCK: u64 = 6 * MIB;
 /// A mapping call, when threads are to meet: long enough for all of them to come to the lock.
 const SLOW: Duration = Duration::from_millis(1);
 

@@ -99,8 +99,9 @@ gpumem_status gpumem_malloc_with(const struct gpumem_malloc_options *opts, void 
 // Sets the most bytes that gpumem may map on a device.
 //
 // When more is mapped now, free memory goes back to the device and live memory stays. Like
-// gpumem_trim, that can invalidate the capture of a stream. 0 means all that the device has. With
-// GPUMEM_POOL=off the limit applies to what is live.
+// gpumem_trim, that can invalidate the capture of a stream. What another thread is mapping for one
+// allocation at that moment may still go by the limit before. 0 means all that the device has.
+// With GPUMEM_POOL=off the limit applies to what is live.
 // Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_device_limit_set(int device, size_t bytes);
 

@@ -25,6 +25,14 @@ pub struct CaptureOptions<'a> {
     pub layout: Option<&'a Capture>,
 }
 
+impl CaptureOptions<'_> {
+    /// Bytes that are mapped when it begins.
+    pub fn bytes_ahead(&self, pool: &Pool) -> Result<u64> {
+        let layout = self.layout.map(|c| c.laid_out(pool)).transpose()?;
+        Ok(self.bytes + layout.map_or(0, |span| span.bytes))
+    }
+}
+
 /// One capture's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {

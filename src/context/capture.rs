@@ -46,8 +46,13 @@ impl Context {
     pub fn capture_begin(&self, stream: StreamHandle, options: CaptureOptions<'_>) -> Result<Capture> {
         let stream = stream.canonical();
         let dev = self.device_of(None, stream)?;
-        let begin = |c: &Capture| event_of(c, Kind::CaptureBegin, 0);
-        self.timed(begin, || Capture::begin(self.pool_for_captures(dev)?, stream, options))
+        let pool = self.pool_for_captures(dev)?;
+        let begin = || Capture::begin(pool, stream, options);
+        let event = |c: &Capture| event_of(c, Kind::CaptureBegin, 0);
+        self.timed(event, || match (self.tiers.get(), options.bytes_ahead(pool)?) {
+            (Some(tiers), ahead @ 1..) => tiers.manager().make_uncounted(tiers.gpu(dev)?, ahead, begin),
+            _ => self.or_from_quarantine(begin),
+        })
     }
 
     fn pool_for_captures(&self, dev: DeviceId) -> Result<&Pool> {

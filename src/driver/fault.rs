@@ -76,7 +76,9 @@ impl FaultPlan {
 
 impl Hook for FaultPlan {
     fn before(&self, call: Call) -> Result<()> {
-        if let Some((_, time)) = self.state().slow.filter(|(slow, _)| *slow == call) {
+        // A statement of its own, so that the lock is released: other calls are not slow.
+        let slow = self.state().slow;
+        if let Some((_, time)) = slow.filter(|(slow, _)| *slow == call) {
             std::thread::sleep(time);
         }
         let mut st = self.state();

@@ -18,7 +18,8 @@ use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 const THREADS: usize = 8;
-const BLOCK: u64 = 4 * MIB;
+/// Above 4 MiB: while nothing is free, each is mapped on its own, under the heap's lock.
+const BLOCK: u64 = 6 * MIB;
 /// A mapping call, when threads are to meet: long enough for all of them to come to the lock.
 const SLOW: Duration = Duration::from_millis(1);
 
@@ -49,16 +50,17 @@ fn together<T: Send>(f: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// All threads allocate at the same moment, again and again, while mapping is slow, and on a busy
-/// machine up to three times as often until there are several heaps; then each does `then`, as a
-/// thread that has moved to another heap or has not. Returns what they allocated first.
+/// All threads allocate at the same moment, again and again, while mapping is slow; then each does
+/// `then`, as a thread that has moved to another heap or has not. On a busy machine a thread may
+/// come to the lock late. So where there are not several heaps yet, they allocate up to twice more,
+/// each time with far slower mapping. Returns what they allocated.
 fn meet<T: Send>(rig: &Rig, s: StreamHandle, rounds: usize, then: impl Fn(usize) -> T + Sync) -> (Vec<u64>, Vec<T>) {
     let barrier = Barrier::new(THREADS);
     rig.fault.slow_down(Some((Call::Map, SLOW)));
     let made = Mutex::new(Vec::new());
     let met = AtomicBool::new(false);
     let results = together(|t| {
-        for _ in 0..3 {
+        for pass in 1..4 {
             for _ in 0..rounds {
                 barrier.wait();
                 let p = rig.malloc(BLOCK, s);
@@ -66,6 +68,7 @@ fn meet<T: Send>(rig: &Rig, s: StreamHandle, rounds: usize, then: impl Fn(usize)
             }
             if barrier.wait().is_leader() {
                 met.store(heaps(rig).len() > 1, Relaxed);
+                rig.fault.slow_down(Some((Call::Map, SLOW * 8u32.pow(pass))));
             }
             barrier.wait();
             if met.load(Relaxed) {

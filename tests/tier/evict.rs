@@ -604,3 +604,80 @@ fn evictable_memory_where_an_arena_freed_is_not_a_late_use() {
         ctx.free(p).unwrap();
     }
 }
+
+/// What a server does that captures graphs, keeps them, and is put to sleep: no call names the
+/// capture's stream after its end, so nothing but the end says that it is over. Memory that was
+/// never held waits for the whole device.
+#[test]
+fn memory_goes_once_a_capture_has_ended_though_no_call_names_its_stream_again() {
+    use gpumem::arena::capture::CaptureOptions;
+    use gpumem::driver::CaptureMode;
+    for of_torch in [false, true] {
+        let rig = Rig::new(Options { late: Some(7), ..Options::default() });
+        let (s, captured) = (rig.stream(), rig.stream());
+        let p = rig.malloc(PAGE, 7, s);
+        rig.fill(s, p, PAGE, 1);
+        let sleep = || rig.ctx.shift(What::Tag(7), Goal::Lower, None, None);
+        let mine = (!of_torch).then(|| rig.ctx.capture_begin(captured, CaptureOptions::default()).unwrap());
+        if of_torch {
+            rig.ctx.torch_begin(D, (1, 2), Box::new(move |s| s == captured)).unwrap();
+        }
+        rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
+        let made = rig.ctx.malloc(&Request { size: PAGE, stream: captured, ..Request::default() }).unwrap();
+        rig.fill(captured, made, PAGE, 2);
+        assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it is in progress");
+        let graph = rig.host.capture_end(D, captured).unwrap();
+        assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it may be in progress");
+        match &mine {
+            Some(capture) => rig.ctx.capture_end(capture).unwrap(),
+            None => rig.ctx.torch_end(D, (1, 2)).unwrap(),
+        }
+        rig.host.stream_destroy(D, captured).unwrap();
+        let moved = sleep().unwrap();
+        assert_eq!((moved.items, moved.bytes), (1, PAGE));
+        rig.ctx.shift(What::Tag(7), Goal::Device, None, None).unwrap();
+        rig.check(s, p, PAGE, 1);
+        rig.host.graph_destroy(D, graph).unwrap();
+        rig.ctx.free(made).unwrap();
+        match &mine {
+            Some(capture) => rig.ctx.capture_abort(capture).unwrap(),
+            None => rig.ctx.torch_release(D, (1, 2)).unwrap(),
+        }
+        rig.ctx.free_async(p, s).unwrap();
+        rig.close();
+    }
+}
+
+/// A capture's memory, mapped ahead or laid out, makes room for itself as any other does.
+#[test]
+fn a_capture_that_wants_memory_ahead_makes_room() {
+    use gpumem::arena::capture::CaptureOptions;
+    use gpumem::pool::GraphArenaOptions;
+    let rig = Rig::new(Options { pages: 32, ..Options::default() });
+    let s = rig.stream();
+    let record = GraphArenaOptions { record: true, ..GraphArenaOptions::default() };
+    let dry = rig.ctx.capture_begin(s, CaptureOptions { arena: record, ..CaptureOptions::default() }).unwrap();
+    let made = rig.ctx.malloc(&Request { size: 8 * PAGE, stream: s, ..Request::default() }).unwrap();
+    rig.ctx.free_async(made, s).unwrap();
+    rig.ctx.capture_end(&dry).unwrap();
+    rig.ctx.capture_plan(&dry).unwrap();
+    let layout = CaptureOptions { layout: Some(&dry), ..CaptureOptions::default() };
+    for options in [CaptureOptions { bytes: 8 * PAGE, ..CaptureOptions::default() }, layout] {
+        rig.ctx.trim(0).unwrap();
+        // Leaves half of what the capture wants.
+        let p = rig.malloc(28 * PAGE - rig.stats().mapped, 0, s);
+        rig.fill(s, p, PAGE, 1);
+        rig.ctx.hold(p).unwrap();
+        assert_eq!(rig.ctx.capture_begin(s, options).err().unwrap().status, Status::OutOfMemory);
+        rig.ctx.unhold(p, s).unwrap();
+        let capture = rig.ctx.capture_begin(s, options).unwrap();
+        assert_eq!(rig.ctx.location(p).unwrap().space, Some(HOST));
+        rig.ctx.capture_abort(&capture).unwrap();
+        rig.ctx.hold(p).unwrap();
+        rig.check(s, p, PAGE, 1);
+        rig.ctx.free_async(p, s).unwrap();
+        rig.ctx.device_sync().unwrap();
+    }
+    rig.ctx.capture_abort(&dry).unwrap();
+    rig.close();
+}

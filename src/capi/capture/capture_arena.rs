@@ -64,7 +64,8 @@ pub struct gpumem_capture_options {
     pub size: u32,
     /// GPUMEM_CAPTURE_*, or-ed together.
     pub flags: u32,
-    /// Bytes of memory to map ahead.
+    /// Bytes of memory to map ahead. Where there is too little, evictable allocations move out, as
+    /// for gpumem_malloc.
     pub bytes: u64,
     /// Bytes of addresses to set aside for growth. The default is 16 GiB, or less where addresses
     /// are short. Growth beyond them goes elsewhere.
@@ -176,8 +177,9 @@ pub unsafe extern "C" fn gpumem_capture_begin(
 /// Ends a capture: allocations on its stream are ordinary again.
 ///
 /// Its allocations stay as they are, and the caller still owns its reference. Ending it again does
-/// nothing. May come before or after the end of the stream's own capture. Makes no driver call: a
-/// stream that allocated while it was captured still counts as captured until a gpumem call names
+/// nothing. May come before or after the end of the stream's own capture; between the two, a move
+/// that names no stream (gpumem_evict, gpumem_evict_tag) may invalidate that. Makes no driver call:
+/// a stream that allocated while it was captured still counts as captured until a gpumem call names
 /// it again, or the capture's memory is released. Meanwhile, memory that waits for destroyed
 /// streams is reused later, on all streams; nothing else changes.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.

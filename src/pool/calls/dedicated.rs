@@ -219,18 +219,15 @@ impl Pool {
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // A statement of its own, so that the lock is released: `info` takes the core's lock too.
         let found = self.core.lock().dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
-        let handle = match found {
-            Some((true, Some(handle))) => handle,
-            Some(_) => {
-                return Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag")));
-            }
+        match found {
+            Some((true, Some(handle))) => self.driver.phys_export(handle),
+            Some(_) => Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag"))),
             None => {
                 let AllocInfo { base, requested, .. } = self.info(ptr)?;
                 let what = format!("{base:#x} ({})", human(requested));
-                return Err(Error::invalid(format!("{what} is pooled memory; allocate it with the EXPORTABLE flag")));
+                Err(Error::invalid(format!("{what} is pooled memory; allocate it with the EXPORTABLE flag")))
             }
-        };
-        self.driver.phys_export(handle)
+        }
     }
 
     /// Maps memory exported by another process (or this one): `size` is what was asked for there.

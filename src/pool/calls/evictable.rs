@@ -12,7 +12,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::heap::{Heap, Now};
 use crate::pool::memory::{Dedicated, Guest};
-use crate::pool::order::{Tag, CONTEXT};
+use crate::pool::order::{Known, Tag, CONTEXT};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest};
 use std::fmt::Debug;
@@ -57,8 +57,8 @@ pub struct Waited {
 fn capturing() -> Error {
     Error::new(
         Status::Capturing,
-        "while a stream is being captured, what uses the allocation cannot be waited for; end the capture first, and \
-         hold what its graph uses",
+        "while a stream is being captured, what uses the allocation cannot be waited for; end the capture first (if it \
+         is over, name its stream in any call, or the last use's stream in this one), and hold what its graph uses",
     )
 }
 
@@ -143,10 +143,8 @@ impl Pool {
     /// Fails with `Capturing` if the stream, whose heap this is, is being captured. Not every one
     /// that allocates from an arena is.
     fn refuse_captured(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
-        match heap.of_captures && self.now(stream)? == Now::Captured {
-            true => Err(capturing()),
-            false => Ok(()),
-        }
+        let idle = !heap.of_captures || self.now(stream)? != Now::Captured;
+        idle.then_some(()).ok_or_else(capturing)
     }
 
     /// Records a marker on a stream, or leaves it to a later one if very many are pending. Fails
@@ -175,8 +173,8 @@ impl Pool {
         let lane = tag.lane();
         if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
             self.order.mark(lane, StreamHandle::LEGACY)?;
-        } else if !self.order.mark_context(None)? {
-            if self.is_capturing() {
+        } else if !self.order.mark_context_heeding(None, Known::is_open)? {
+            if self.order.captures.any(Known::is_open) || self.order.may_be_capturing(None) {
                 return Err(capturing());
             }
             // The driver has no context markers.

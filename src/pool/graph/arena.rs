@@ -43,10 +43,7 @@ impl Pool {
         }
         // The captures are forgotten, too: their graphs are gone.
         for part in &parts {
-            let met = part.user.lock().met;
-            if met > 0 {
-                self.order.captures.gone(part.key, met);
-            }
+            self.order.captures.gone(part.key, part.user.lock().met);
         }
     }
 

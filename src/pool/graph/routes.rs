@@ -95,10 +95,13 @@ impl Pool {
         let mut routes = self.privates.routes.lock();
         routes.retain(|r| !std::ptr::eq(&**r, route));
         self.privates.route_count.store(routes.len(), Release);
+        let shared = routes.iter().any(|r| Arc::ptr_eq(&r.arena, &route.arena));
         drop(routes);
-        self.order.captures.forget_places();
-        if let WhichStreams::Handle(_) = route.which {
-            self.order.captures.no_more(route.key, route.capture.load(Acquire) != 0);
+        let captures = &self.order.captures;
+        captures.forget_places();
+        // And streams that were forked into its capture, or that a filter accepted.
+        for part in route.arena.parts.lock().iter().filter(|p| p.key == route.key || !shared) {
+            captures.no_more(part.key, route.capture.load(Acquire) != 0, part.user.lock().met);
         }
     }
 
@@ -173,15 +176,14 @@ impl Pool {
             Err(e) if e.status == Status::Capturing || e.status == Status::Unsupported => 0,
             Err(e) => return Err(e),
         };
-        let part = match &route.which {
+        Ok(match &route.which {
             // The route's own stream always allocates by it, whichever capture it is in.
             WhichStreams::Handle(_) if first => {
                 route.capture.store(id.max(known).max(1), Release);
                 true
             }
             _ => known == id || (first && id == 0),
-        };
-        Ok(part)
+        })
     }
 
     /// Whether a route claims the stream.

@@ -112,7 +112,9 @@ impl Stock {
     }
 
     /// Makes up the planned `sizes` for `lane`: extents of just these sizes, then any that fit into
-    /// what is left, then the smallest that covers the rest, and only then new ones.
+    /// what is left, then the smallest that covers the rest, and only then new ones. What a
+    /// captured lane finds of its own is from earlier captures of its handle, as what is ready in
+    /// its heap may be; no private heap puts anything here.
     pub(crate) fn supply(&mut self, sizes: &[u64], page: u64, largest: u64, lane: u32, order: &Order) -> Supply {
         let mut supply = Supply::default();
         if self.len == 0 {

@@ -18,8 +18,16 @@ pub(crate) struct Known {
     /// Whether it was announced and is not known to be over: it, or another one of the same route,
     /// may be yet to begin.
     announced: bool,
-    /// Whether the stream was being captured when it was last named.
+    /// Whether the stream was being captured when it was last named, and its route has not ended
+    /// since.
     met: bool,
+}
+
+impl Known {
+    /// Whether no call has said yet that the capture is over: its route's end says so.
+    pub(crate) fn is_open(&self) -> bool {
+        self.announced || self.met
+    }
 }
 
 /// What is known of each stream, by a key the caller chooses.
@@ -72,27 +80,29 @@ impl Captures {
         time
     }
 
+    /// Changes what is known.
+    fn change(&self, change: impl FnOnce(&mut KnownCaptures)) {
+        let mut keys = self.keys.lock();
+        change(&mut keys);
+        self.count.store(keys.len(), Relaxed);
+    }
+
     /// Forgets the capture of the stream with this `key`, unless one was met or announced after
     /// `time`. What was captured there is gone; the stream may be captured all the same, as may any
     /// that no call names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
-        let mut keys = self.keys.lock();
-        if keys.get(&key).is_some_and(|known| known.time <= time) {
-            keys.remove(&key);
-        }
-        self.count.store(keys.len(), Relaxed);
+        self.change(|keys| keys.retain(|&k, known| k != key || known.time > time));
     }
 
-    /// Notes that no capture is to begin any more on the stream with this `key`; one that was met,
-    /// or that the caller has `seen`, may be in progress.
-    pub(crate) fn no_more(&self, key: usize, seen: bool) {
-        let mut keys = self.keys.lock();
-        if keys.get(&key).is_some_and(|known| !known.met && !seen) {
-            keys.remove(&key);
-        } else if let Some(known) = keys.get_mut(&key) {
-            known.announced = false;
-        }
-        self.count.store(keys.len(), Relaxed);
+    /// Notes that the route of the stream with this `key` has ended, unless a capture was met or
+    /// announced after `time`. One that was met, or that the caller has `seen`, may be in progress
+    /// still: it stays known, but is no longer open.
+    pub(crate) fn no_more(&self, key: usize, seen: bool, time: u64) {
+        self.change(|keys| match keys.get_mut(&key) {
+            Some(known) if known.time > time => {}
+            Some(known) if known.met || seen => (known.announced, known.met) = (false, false),
+            _ => drop(keys.remove(&key)),
+        });
     }
 
     /// Makes threads ask again for what they know of streams and their heaps.
@@ -113,13 +123,16 @@ impl Captures {
         self.count.load(Relaxed) > 0
     }
 
+    /// Whether a capture is known that `heed` accepts.
+    pub(crate) fn any(&self, heed: fn(&Known) -> bool) -> bool {
+        self.known() && self.keys.lock().values().any(heed)
+    }
+
     /// Notes that the stream with this `key` is not being captured.
     #[inline]
     pub(crate) fn over(&self, key: impl FnOnce() -> usize) {
         if self.known() {
-            let mut keys = self.keys.lock();
-            keys.remove(&key());
-            self.count.store(keys.len(), Relaxed);
+            self.gone(key(), u64::MAX);
         }
     }
 }

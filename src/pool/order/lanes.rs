@@ -22,7 +22,7 @@ use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{empty_cells, Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
-use crate::pool::order::captures::Captures;
+use crate::pool::order::captures::{Captures, Known};
 use crate::pool::order::tag::{Tag, CONTEXT};
 use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
@@ -259,14 +259,9 @@ impl Order {
     }
 
     fn event(&self) -> Result<EventHandle> {
-        match self.spare.lock().pop() {
-            Some(e) => Ok(e),
-            None => {
-                let event = self.driver.event_create(self.dev)?;
-                self.events.fetch_add(1, Relaxed);
-                Ok(event)
-            }
-        }
+        let spare = self.spare.lock().pop();
+        let made = || self.driver.event_create(self.dev).inspect(|_| _ = self.events.fetch_add(1, Relaxed));
+        spare.map_or_else(made, Ok)
     }
 
     /// Closes the open epoch of `lane` with a marker on `stream`, which must be the lane's stream
@@ -304,19 +299,14 @@ impl Order {
     /// context marker would invalidate it; so callers come here only when there is memory that
     /// nothing else can settle.
     pub(crate) fn mark_context(&self, stream: Option<StreamHandle>) -> Result<bool> {
-        self.mark_context_with(stream, true)
+        self.mark_context_heeding(stream, |_| true)
     }
 
-    /// Like [`Self::mark_context`], but also while a capture is known whose end has not been seen:
-    /// it may have ended long ago, on a stream that is no longer used. For trims, and before a
-    /// request fails for lack of memory.
-    pub(crate) fn mark_context_at_any_price(&self, stream: Option<StreamHandle>) -> Result<bool> {
-        self.mark_context_with(stream, false)
-    }
-
-    /// `heed`: not while a capture is known whose end has not been seen.
-    fn mark_context_with(&self, stream: Option<StreamHandle>, heed: bool) -> Result<bool> {
-        if (heed && self.captures.known()) || self.may_be_capturing(stream) || self.in_debt() {
+    /// Like [`Self::mark_context`], but while a capture is known only if `heed` does not accept it.
+    /// It may have ended long ago, on a stream that is no longer used. Moves on request heed those
+    /// that are open; trims, and requests before they fail for lack of memory, heed none.
+    pub(crate) fn mark_context_heeding(&self, stream: Option<StreamHandle>, heed: fn(&Known) -> bool) -> Result<bool> {
+        if self.captures.any(heed) || self.may_be_capturing(stream) || self.in_debt() {
             return Ok(false);
         }
         if self.context.lock().len() >= MANY_CONTEXT_MARKERS {
@@ -325,7 +315,7 @@ impl Order {
         let mut captured = self.captures.keys.lock();
         // A thread that begins a capture through gpumem announces it first, and waits here until
         // the marker is recorded.
-        if heed && !captured.is_empty() {
+        if captured.values().any(heed) {
             return Ok(false);
         }
         let event = self.event()?;
@@ -408,8 +398,7 @@ impl Order {
 
     /// Asks the device how far every lane has come.
     pub(crate) fn poll_all(&self) -> Result<()> {
-        let count = self.count.load(Acquire) as u32;
-        self.poll(0..count)
+        self.poll(0..self.count.load(Acquire) as u32)
     }
 
     /// Polls until everything recorded so far is known to be done, or the device has been asked
@@ -462,7 +451,7 @@ impl Order {
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
     /// held. If a capture prevents that, settles only what has a marker.
     pub(crate) fn drain(&self, stream: StreamHandle) -> Result<()> {
-        let marked = self.mark_context_at_any_price(Some(stream))?;
+        let marked = self.mark_context_heeding(Some(stream), |_| false)?;
         self.sync()?;
         if marked || self.may_be_capturing(Some(stream)) {
             return Ok(());

@@ -59,7 +59,7 @@ impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not
     /// suffice within the limit and the device.
     pub(crate) fn stitch_or_grow(&self, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
-        if let Err(e) = self.reap_surplus(st.lane, want.stream) {
+        if let Err(e) = self.reap_surplus(want) {
             // Old addresses that stay a little longer are no reason to refuse memory.
             self.say(|| format!("heap {}: old addresses not unmapped: {}", st.number, e.message));
         }

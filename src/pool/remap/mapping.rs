@@ -2,11 +2,11 @@
 //! undo: the addresses become zombies.
 
 use crate::base::size::human;
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Error, Result, Status};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::memory::{Extent, Unmapping};
 use crate::pool::state::Pool;
-use crate::pool::types::too_large;
+use crate::pool::types::{too_large, Want};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -175,9 +175,9 @@ impl Pool {
     }
 
     /// Unmaps some dormant aliases if there are more than the pool keeps: the longest unused that
-    /// the device has passed. If it has not passed some of the stream of `lane`, that stream
-    /// gets a marker, and they go another time.
-    pub(crate) fn reap_surplus(&self, lane: u32, stream: StreamHandle) -> Result<()> {
+    /// the device has passed. If it has not passed some of the request's stream, that stream gets a
+    /// marker, and they go another time.
+    pub(crate) fn reap_surplus(&self, want: Want) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {
             let mut core = self.core.lock();
@@ -190,8 +190,8 @@ impl Pool {
             core.aliases.claim_oldest(surplus.max(REAP_BATCH), &self.order)
         };
         let done = self.unmap_claims(&claims);
-        if waits.iter().any(|&t| t.lane() == lane && !self.order.marked(t)) {
-            self.order.mark(lane, stream)?;
+        if waits.iter().any(|&t| t.lane() == want.lane && !self.order.marked(t)) {
+            self.order.mark(want.lane, want.stream)?;
         }
         self.order.poll(waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
         done

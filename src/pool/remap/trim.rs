@@ -91,7 +91,7 @@ impl Pool {
             // Settles what was freed so far, on any stream, once the device has passed this point.
             // Slabs go first, so that the marker covers their memory too.
             self.drop_empty_slabs();
-            if self.order.mark_context_at_any_price(None)? {
+            if self.order.mark_context_heeding(None, |_| false)? {
                 self.order.poll_patiently()?;
             }
         }

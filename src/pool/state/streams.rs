@@ -25,6 +25,9 @@ pub(crate) struct StreamHeaps {
     pub(crate) next: usize,
 }
 
+/// Identities of a pool's per-thread streams whose threads have ended. Threads reach it, too.
+pub(crate) type Orphans = std::sync::Mutex<Vec<u64>>;
+
 /// A stream of another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteStream {

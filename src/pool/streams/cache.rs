@@ -6,9 +6,10 @@
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
 use crate::driver::thread_end;
+use crate::pool::state::Orphans;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
-use std::sync::Mutex;
+use std::sync::{Arc, Weak};
 
 /// How to make sure that a handle still stands for the same stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,30 +63,36 @@ thread_local! {
     pub(crate) static CACHE: [CachedStream; PLACES] = const { [const { CachedStream::EMPTY }; PLACES] };
 }
 
-/// Pool and identity of per-thread streams whose threads have ended.
-static ORPHANS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+/// The identity of a thread's own stream, and where the pool wants it when the thread ends, if the
+/// pool is still there.
+type OwnStream = (Weak<Orphans>, u64);
 
 thread_local! {
-    /// The pools and identities of a thread's own streams; passed on when it ends.
-    static OWN_STREAMS: ManuallyDrop<RefCell<Vec<(u64, u64)>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    /// A thread's own streams, one for each pool; passed on when it ends.
+    static OWN_STREAMS: ManuallyDrop<RefCell<Vec<OwnStream>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Passes on the streams of a thread that ends.
 fn pass_on() {
-    lock(&ORPHANS).append(&mut OWN_STREAMS.with(|l| l.take()));
-}
-
-pub(crate) fn leave_at_exit(pool: u64, id: u64) {
-    // A thread whose end cannot be watched never passes its lane on: one per such thread at most.
-    if thread_end::watch(pass_on).is_ok() {
-        OWN_STREAMS.with(|l| l.borrow_mut().push((pool, id)));
+    for (orphans, id) in OWN_STREAMS.with(|l| l.take()) {
+        orphans.upgrade().into_iter().for_each(|orphans| lock(&*orphans).push(id));
     }
 }
 
-pub(crate) fn take_orphan(pool: u64) -> Option<u64> {
-    let mut orphans = lock(&ORPHANS);
-    let i = orphans.iter().position(|o| o.0 == pool)?;
-    Some(orphans.swap_remove(i).1)
+pub(crate) fn leave_at_exit(orphans: &Arc<Orphans>, id: u64) {
+    // A thread whose end cannot be watched never passes its lane on: one per such thread at most.
+    if thread_end::watch(pass_on).is_ok() {
+        OWN_STREAMS.with(|own| {
+            let mut own = own.borrow_mut();
+            own.retain(|(orphans, _)| orphans.strong_count() > 0);
+            own.push((Arc::downgrade(orphans), id));
+        });
+    }
+}
+
+pub(crate) fn take_orphan(orphans: &Orphans) -> Option<u64> {
+    let mut orphans = lock(orphans);
+    (!orphans.is_empty()).then(|| orphans.swap_remove(0))
 }
 
 /// Tells streams that are being captured from each other: by their handles, and per-thread streams,
@@ -101,4 +108,35 @@ pub(crate) fn capture_key(stream: StreamHandle) -> usize {
 pub(crate) fn slot(stream: StreamHandle) -> usize {
     // Handles are pointers to structures of one size: the top bits of a product tell them apart.
     stream.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - PLACES.ilog2())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::DeviceId;
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::pool::{AllocRequest, Pool, PoolOptions};
+
+    #[test]
+    fn what_threads_leave_to_pools_goes_with_the_pools() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let own = || OWN_STREAMS.with(|own| own.borrow().len());
+        for _ in 0..100 {
+            let options = PoolOptions { va_size: 1 << 30, ..PoolOptions::default() };
+            let pool = Pool::new(host.clone(), DeviceId(0), options).unwrap();
+            let allocate = || {
+                let req = AllocRequest { size: 1, stream: StreamHandle::PER_THREAD, ..AllocRequest::default() };
+                pool.free(pool.malloc(&req).unwrap(), None).unwrap();
+            };
+            for _ in 0..3 {
+                std::thread::scope(|s| s.spawn(allocate).join().unwrap());
+                assert_eq!(lock(&*pool.orphans).len(), 1, "the next thread has the stream of the one before");
+            }
+            allocate();
+            assert_eq!(lock(&*pool.orphans).len(), 0);
+            pool.trim(0).unwrap();
+        }
+        assert!(own() <= 1, "{} pools are gone, and known still", own());
+    }
 }

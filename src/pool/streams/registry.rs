@@ -72,9 +72,9 @@ impl Pool {
         let per_thread = matches!(key, Key::PerThread(_));
         if per_thread {
             // A thread that has ended leaves its stream's heaps behind.
-            if let Some(entry) = take_orphan(self.number).and_then(|old| streams.remove(&Key::PerThread(old))) {
+            if let Some(entry) = take_orphan(&self.orphans).and_then(|old| streams.remove(&Key::PerThread(old))) {
                 let entry = streams.entry(key).or_insert(entry);
-                leave_at_exit(self.number, id);
+                leave_at_exit(&self.orphans, id);
                 self.change_hands(entry, stream, id)?;
                 return self.first_heap(entry);
             }
@@ -83,7 +83,7 @@ impl Pool {
         let heap = self.add_lane_and_heap(unnamed, (stream, id), id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
         streams.insert(key, StreamHeaps { lane: heap.lane, heaps: vec![heap.number], next: 0 });
         if per_thread {
-            leave_at_exit(self.number, id);
+            leave_at_exit(&self.orphans, id);
         }
         Ok(heap)
     }

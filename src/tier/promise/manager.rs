@@ -263,6 +263,13 @@ impl Manager {
         })
     }
 
+    /// Makes memory that counts only once it is handed out, such as a capture's: `bytes` of it. If
+    /// there is none, makes room and tries again as [`Manager::allocate_with`] does.
+    pub fn make_uncounted<T>(&self, space: &Arc<Space>, bytes: u64, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        let nothing = || Ok(self.hub.draw_anyway(space, 0, 0));
+        self.attempt(space, (bytes, 0), || None, nothing, |_| make(), &Cell::new(None))
+    }
+
     /// Tries an allocation. If there is no memory, tries again after the relief has made room, and
     /// as often as the policy says. `from` is the reservation it is counted in, if any. `hindered`
     /// gets the relief's error of the last try, if it had one: the policy sees to a lack of memory,

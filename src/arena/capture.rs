@@ -29,7 +29,7 @@ impl CaptureOptions<'_> {
     /// Bytes that are mapped when it begins.
     pub fn bytes_ahead(&self, pool: &Pool) -> Result<u64> {
         let layout = self.layout.map(|c| c.laid_out(pool)).transpose()?;
-        Ok(self.bytes + layout.map_or(0, |span| span.bytes))
+        Ok(self.bytes.saturating_add(layout.map_or(0, |span| span.bytes)))
     }
 }
 

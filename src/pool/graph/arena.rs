@@ -43,7 +43,8 @@ impl Pool {
         }
         // The captures are forgotten, too: their graphs are gone.
         for part in &parts {
-            self.order.captures.gone(part.key, part.user.lock().met);
+            let met = part.user.lock().met;
+            self.order.captures.gone(part.key, met);
         }
     }
 

@@ -101,7 +101,8 @@ impl Pool {
         captures.forget_places();
         // And streams that were forked into its capture, or that a filter accepted.
         for part in route.arena.parts.lock().iter().filter(|p| p.key == route.key || !shared) {
-            captures.no_more(part.key, route.capture.load(Acquire) != 0, part.user.lock().met);
+            let met = part.user.lock().met;
+            captures.no_more(part.key, route.capture.load(Acquire) != 0, met);
         }
     }
 

@@ -625,6 +625,9 @@ fn memory_goes_once_a_capture_has_ended_though_no_call_names_its_stream_again() 
         rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
         let made = rig.ctx.malloc(&Request { size: PAGE, stream: captured, ..Request::default() }).unwrap();
         rig.fill(captured, made, PAGE, 2);
+        // Frees name the stream as well, after the last allocation.
+        let temporary = rig.ctx.malloc(&Request { size: 512, stream: captured, ..Request::default() }).unwrap();
+        rig.ctx.free_async(temporary, captured).unwrap();
         assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it is in progress");
         let graph = rig.host.capture_end(D, captured).unwrap();
         assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it may be in progress");
@@ -646,6 +649,26 @@ fn memory_goes_once_a_capture_has_ended_though_no_call_names_its_stream_again() 
         rig.ctx.free_async(p, s).unwrap();
         rig.close();
     }
+}
+
+/// Where no route shows that a capture is over, a wait for its stream does.
+#[test]
+fn memory_goes_once_a_captured_stream_has_been_waited_for() {
+    let rig = Rig::new(Options { late: Some(7), ..Options::default() });
+    let (s, captured) = (rig.stream(), rig.stream());
+    let p = rig.malloc(PAGE, 7, s);
+    let sleep = || rig.ctx.shift(What::Tag(7), Goal::Lower, None, None);
+    rig.host.capture_begin(D, captured, gpumem::driver::CaptureMode::Relaxed).unwrap();
+    let made = rig.ctx.malloc(&Request { size: PAGE, stream: captured, ..Request::default() }).unwrap();
+    assert_eq!(sleep().unwrap_err().status, Status::Capturing);
+    let graph = rig.host.capture_end(D, captured).unwrap();
+    assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it may be in progress");
+    rig.ctx.stream_sync(captured).unwrap();
+    assert_eq!(sleep().unwrap().items, 1);
+    rig.host.graph_destroy(D, graph).unwrap();
+    rig.ctx.free_async(made, captured).unwrap();
+    rig.ctx.free_async(p, s).unwrap();
+    rig.close();
 }
 
 /// A capture's memory, mapped ahead or laid out, makes room for itself as any other does.

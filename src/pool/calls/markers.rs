@@ -4,6 +4,7 @@
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::{Tag, CONTEXT};
 use crate::pool::state::Pool;
+use crate::pool::streams::capture_key;
 
 impl Pool {
     /// The tag of memory that was allocated on a stream and is freed in that stream's order: the
@@ -76,6 +77,8 @@ impl Pool {
             let _ = self.order.mark(lane, stream);
         }
         self.driver.stream_sync(self.dev, stream)?;
+        // A captured stream cannot be waited for.
+        self.order.captures.over(|| capture_key(stream));
         self.order.poll(lane)
     }
 

@@ -377,12 +377,21 @@ class Allocator final : public native::CUDAAllocator {
     routing_ = true;
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t id) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = std::find_if(routes_.begin(), routes_.end(), [&](auto& r) { return r.device == device && r.id == id; });
-    TORCH_CHECK(found != routes_.end(), "endAllocatePool: not currently recording to mempool_id");
-    routes_.erase(found);
-    routing_ = !routes_.empty();
-    for (auto& [key, heap] : heaps_) settle(*heap);
+    std::set<cudaStream_t> met;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = std::find_if(routes_.begin(), routes_.end(), [&](auto& r) { return r.device == device && r.id == id; });
+      TORCH_CHECK(found != routes_.end(), "endAllocatePool: not currently recording to mempool_id");
+      met = std::move(found->met);
+      routes_.erase(found);
+      routing_ = !routes_.empty();
+      for (auto& [key, heap] : heaps_) settle(*heap);
+    }
+    // PyTorch has ended the capture, and libgpumem learns of that when its streams are named. It
+    // puts nothing to sleep before.
+    for (const auto stream : met) {
+      if (!captured(stream)) (void)gpumem_stream_sync(stream);
+    }
   }
   void releasePool(DeviceIndex device, MempoolId_t id) override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -509,6 +518,8 @@ class Allocator final : public native::CUDAAllocator {
     DeviceIndex device;
     MempoolId_t id;
     std::function<bool(cudaStream_t)> filter;
+    // Streams that libgpumem was told of while they were captured.
+    std::set<cudaStream_t> met = {};
   };
   using Key = std::tuple<int, int, uint64_t, uint64_t>;
 
@@ -609,6 +620,7 @@ class Allocator final : public native::CUDAAllocator {
       }
       block = forget(found);
       if (block.heap != nullptr) heap_free(*block.heap, static_cast<char*>(ptr));
+      else if (C10_UNLIKELY(routing_)) name(block.stream);
     }
     if (block.heap == nullptr) gpumem_torch_free(ptr, ssize_t(block.requested), block.device, block.stream);
     report(ptr, -int64_t(counted(block.requested)), block.device);
@@ -682,6 +694,10 @@ class Allocator final : public native::CUDAAllocator {
 
   // ---- heaps
 
+  // Notes that libgpumem is told of a stream, if that is being captured.
+  void name(cudaStream_t stream) {
+    if (!routes_.empty() && captured(stream)) routes_.back().met.insert(stream);
+  }
   char* new_segment(Heap& heap, size_t size, cudaStream_t stream) {
     if (heap.foreign) {
       try {
@@ -701,6 +717,7 @@ class Allocator final : public native::CUDAAllocator {
     const auto status = o.flags ? gpumem_malloc_with(&o, &out) : gpumem_malloc_async(size, stream, &out);
     if (status == GPUMEM_ERROR_OUT_OF_MEMORY) return nullptr;
     ok(status, "a segment of a pool");
+    name(stream);
     // The pool outlives what arena the thread is in now.
     if (heap.kind != Kind::evictable) (void)gpumem_arena_escape(out);
     return static_cast<char*>(out);

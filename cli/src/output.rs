@@ -15,9 +15,9 @@ pub enum Target {
     /// Standard output, compressed or not.
     Stdout { gzip: bool },
     /// A device, a pipe or anything else that is no file, written in place.
-    Stream(PathBuf),
+    Stream { path: PathBuf, gzip: bool },
     /// A file, links followed: a new one is written beside it and takes its place.
-    File(PathBuf),
+    File { path: PathBuf, gzip: bool },
 }
 
 impl Target {
@@ -30,28 +30,32 @@ impl Target {
             return Ok(Target::STDOUT);
         }
         let cannot = |e: io::Error| format!("{}: cannot write: {e}", path.display());
+        // By whichever of its names it is read: only of what is named .gz is that demanded.
+        let gzip = is_gzip(path) || is_gzip(&end_of_links(path));
         match fs::metadata(path) {
             // Whatever it is called: /dev/stdout may be a file that others write to as well.
             Ok(there) if is_stdout(&there) => Ok(Target::Stdout { gzip: is_gzip(path) }),
             Ok(there) if there.is_dir() => Err(cannot(io::Error::from(io::ErrorKind::IsADirectory))),
-            Ok(there) if !there.is_file() || is_open_file(path) => Ok(Target::Stream(path.to_path_buf())),
+            Ok(there) if !there.is_file() || is_open_file(path) => {
+                Ok(Target::Stream { path: path.to_path_buf(), gzip })
+            }
             Ok(there) if there.permissions().readonly() => {
                 Err(cannot(io::Error::from(io::ErrorKind::PermissionDenied)))
             }
-            Ok(_) => Target::file(fs::canonicalize(path).map_err(cannot)?).map_err(cannot),
+            Ok(_) => Target::file(fs::canonicalize(path).map_err(cannot)?, gzip).map_err(cannot),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let last = end_of_links(path);
                 let leads = if last == path { String::new() } else { format!(" leads to {}", last.display()) };
-                Target::file(last).map_err(|e| format!("{}{leads}: cannot write: {e}", path.display()))
+                Target::file(last, gzip).map_err(|e| format!("{}{leads}: cannot write: {e}", path.display()))
             }
             Err(e) => Err(cannot(e)),
         }
     }
 
     /// A file whose directory takes new files.
-    fn file(path: PathBuf) -> io::Result<Target> {
+    fn file(path: PathBuf, gzip: bool) -> io::Result<Target> {
         drop(beside(&path)?);
-        Ok(Target::File(path))
+        Ok(Target::File { path, gzip })
     }
 
     /// Whether this is standard output.
@@ -64,25 +68,25 @@ impl Target {
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
         let (name, done) = match self {
             Target::Stdout { gzip } => ("standard output".to_string(), put(io::stdout().lock(), *gzip, write)),
-            Target::Stream(path) => (path.display().to_string(), stream(path, write)),
-            Target::File(path) => (path.display().to_string(), replace(path, write)),
+            Target::Stream { path, gzip } => (path.display().to_string(), stream(path, *gzip, write)),
+            Target::File { path, gzip } => (path.display().to_string(), replace(path, *gzip, write)),
         };
         done.map_err(|e| format!("{name}: cannot write: {e}"))
     }
 }
 
-fn stream(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn stream(path: &Path, gzip: bool, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     // A file that is open in this process goes on where it ends.
-    put(OpenOptions::new().append(true).open(path)?, is_gzip(path), write)
+    put(OpenOptions::new().append(true).open(path)?, gzip, write)
 }
 
-fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn replace(path: &Path, gzip: bool, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let scratch = beside(path)?;
     if let Ok(there) = fs::metadata(path) {
         fs::set_permissions(scratch.path(), there.permissions())?;
     }
     // The file alone: its temporary name means nothing in a message.
-    put(scratch.as_file(), is_gzip(path), write)?;
+    put(scratch.as_file(), gzip, write)?;
     // Else the name could reach the disk before the contents.
     scratch.as_file().sync_all()?;
     scratch.persist(path).map(drop).map_err(|e| e.error)

@@ -62,7 +62,7 @@ typedef struct gpumem_capture_options {
     // GPUMEM_CAPTURE_*, or-ed together.
     uint32_t flags;
     // Bytes of memory to map ahead. Where there is too little, evictable allocations move out, as
-    // for gpumem_malloc.
+    // for gpumem_malloc of that and of the layout's bytes, whatever a shared capture has free.
     uint64_t bytes;
     // Bytes of addresses to set aside for growth. The default is 16 GiB, or less where addresses
     // are short. Growth beyond them goes elsewhere.

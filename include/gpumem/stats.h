@@ -62,7 +62,8 @@ typedef struct gpumem_stats {
     uint64_t extents;
     // Physical allocations moved to other addresses so far, a count.
     uint64_t moved;
-    // Requests met by moving physical memory, with none added, so far, a count.
+    // Requests met with physical memory from elsewhere in the pool, with none added, so far, a
+    // count.
     uint64_t stitches;
     // Times that physical memory was added to the pool so far, a count. Allocations with memory of
     // their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.

@@ -92,8 +92,10 @@ pub fn freed(bytes: u64) {
 
 /// Notes that an allocation is gone, without a free of the program's if its device is reset.
 pub fn gone(bytes: u64) {
-    LIVE.fetch_sub(bytes, Relaxed);
-    DRIVER.fetch_sub(rounded(bytes), Relaxed);
+    for (counter, bytes) in [(&LIVE, bytes), (&DRIVER, rounded(bytes))] {
+        // A free during a reset is counted twice.
+        let _ = counter.fetch_update(Relaxed, Relaxed, |live| Some(live.saturating_sub(bytes)));
+    }
 }
 
 /// Notes the peak of a device that is reset, or whose high marks are: `peak_mapped` bytes.

@@ -651,6 +651,117 @@ fn memory_goes_once_a_capture_has_ended_though_no_call_names_its_stream_again() 
     }
 }
 
+/// While one route is left, no capture is over because another route has ended: neither for moves
+/// nor for what is freed meanwhile.
+#[test]
+fn the_end_of_one_route_ends_no_capture_of_another() {
+    use gpumem::arena::capture::CaptureOptions;
+    use gpumem::driver::CaptureMode;
+    fn goes_on(name: &str, end: impl Fn(&Rig, StreamHandle, &dyn Fn())) {
+        let rig = Rig::new(Options { pages: 32, ..Options::default() });
+        let (s, t) = (rig.stream(), rig.stream());
+        let p = rig.malloc(PAGE, 7, t);
+        rig.fill(t, p, PAGE, 1);
+        let exported = Request { size: PAGE, stream: t, flags: AllocFlags::EXPORTABLE, ..Request::default() };
+        let exported = rig.ctx.malloc(&exported).unwrap();
+        let allocate = || _ = rig.ctx.malloc(&Request { size: PAGE, stream: s, ..Request::default() }).unwrap();
+        end(&rig, s, &allocate);
+        let moved = rig.ctx.shift(What::Tag(7), Goal::Lower, None, None);
+        assert_eq!(moved.unwrap_err().status, Status::Capturing, "{name}");
+        rig.ctx.free(exported).unwrap();
+        rig.host.capture_end(D, s).unwrap_or_else(|e| unreachable!("{name}: {e}"));
+        // What is live in the captures stays with the device.
+        std::mem::forget(rig);
+    }
+    let capture = |rig: &Rig, s| rig.host.capture_begin(D, s, CaptureMode::Relaxed).unwrap();
+    let torch_begin = |rig: &Rig, id, s| rig.ctx.torch_begin(D, (id, 0), Box::new(move |x| x == s)).unwrap();
+    let torch_end = |rig: &Rig, id| rig.ctx.torch_end(D, (id, 0)).unwrap();
+    goes_on("a second capture of an arena ends", |rig, s, allocate| {
+        let first = rig.ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+        capture(rig, s);
+        allocate();
+        let share = CaptureOptions { share: Some(&first), ..CaptureOptions::default() };
+        let second = rig.ctx.capture_begin(rig.stream(), share).unwrap();
+        rig.ctx.capture_end(&second).unwrap();
+        std::mem::forget((first, second));
+    });
+    for inner in 1..3 {
+        goes_on("a pool within a pool of torch's, later an empty one", |rig, s, allocate| {
+            torch_begin(rig, 1, s);
+            capture(rig, s);
+            allocate();
+            for i in 0..inner {
+                torch_begin(rig, 2, s);
+                if i == 0 {
+                    allocate();
+                }
+                torch_end(rig, 2);
+            }
+        });
+    }
+    goes_on("a pool of torch's within an announced capture, of which there are two", |rig, s, allocate| {
+        let announced = rig.ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+        capture(rig, s);
+        torch_begin(rig, 2, s);
+        allocate();
+        torch_end(rig, 2);
+        rig.host.capture_end(D, s).unwrap();
+        rig.ctx.trim(0).unwrap();
+        capture(rig, s);
+        std::mem::forget(announced);
+    });
+}
+
+/// What was captured by routes that have all ended is still heeded by everything but moves.
+#[test]
+fn a_capture_stays_known_when_all_routes_have_ended() {
+    use gpumem::arena::capture::CaptureOptions;
+    for share in [false, true] {
+        let rig = Rig::new(Options { pages: 32, ..Options::default() });
+        let (s, t) = (rig.stream(), rig.stream());
+        let exported = Request { size: PAGE, stream: t, flags: AllocFlags::EXPORTABLE, ..Request::default() };
+        let exported = rig.ctx.malloc(&exported).unwrap();
+        let first = rig.ctx.capture_begin(s, CaptureOptions::default()).unwrap();
+        rig.host.capture_begin(D, s, gpumem::driver::CaptureMode::Relaxed).unwrap();
+        let made = rig.ctx.malloc(&Request { size: PAGE, stream: s, ..Request::default() }).unwrap();
+        let options = CaptureOptions { share: share.then_some(&first), ..CaptureOptions::default() };
+        let second = rig.ctx.capture_begin(rig.stream(), options).unwrap();
+        rig.ctx.capture_end(&first).unwrap();
+        rig.ctx.capture_end(&second).unwrap();
+        // Its memory waits for the whole device.
+        rig.ctx.free(exported).unwrap();
+        let graph = rig.host.capture_end(D, s).unwrap();
+        rig.host.graph_destroy(D, graph).unwrap();
+        rig.ctx.free(made).unwrap();
+        rig.ctx.capture_abort(&second).unwrap();
+        rig.ctx.capture_abort(&first).unwrap();
+        rig.close();
+    }
+}
+
+/// A capture that has begun before the call is known before room is made for its memory.
+#[test]
+fn room_for_a_capture_in_progress_does_not_end_it() {
+    use gpumem::arena::capture::CaptureOptions;
+    let rig = Rig::new(Options { pages: 32, ..Options::default() });
+    let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
+    let p = rig.malloc(24 * PAGE, 0, t);
+    rig.fill(t, p, PAGE, 1);
+    rig.ctx.hold(p).unwrap();
+    rig.ctx.unhold(p, t).unwrap();
+    // Only the whole device shows when the use on a stream is over that is gone.
+    rig.ctx.record_stream(p, u).unwrap();
+    rig.host.stream_destroy(D, u).unwrap();
+    rig.host.capture_begin(D, s, gpumem::driver::CaptureMode::Relaxed).unwrap();
+    let options = CaptureOptions { bytes: 14 * PAGE, ..CaptureOptions::default() };
+    assert!(rig.ctx.capture_begin(s, options).is_err());
+    let graph = rig.host.capture_end(D, s).unwrap();
+    rig.host.graph_destroy(D, graph).unwrap();
+    rig.ctx.free_async(p, t).unwrap();
+    rig.ctx.stream_sync(s).unwrap();
+    rig.close();
+}
+
 /// Where no route shows that a capture is over, a wait for its stream does.
 #[test]
 fn memory_goes_once_a_captured_stream_has_been_waited_for() {

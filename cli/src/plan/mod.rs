@@ -126,10 +126,10 @@ fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), Strin
     }
     let stdin = args.file.as_os_str() == "-";
     match targets {
-        [Some(Target::File(out)), Some(Target::File(svg))] if same_file(out, svg) => {
+        [Some(Target::File { path: out, .. }), Some(Target::File { path: svg, .. })] if same_file(out, svg) => {
             Err(format!("--out and --svg both name {}; give each a file of its own", out.display()))
         }
-        [_, Some(Target::File(svg))] if !stdin && same_file(svg, &args.file) => {
+        [_, Some(Target::File { path: svg, .. })] if !stdin && same_file(svg, &args.file) => {
             Err(format!("--svg names the input, {}; give the picture a file of its own", svg.display()))
         }
         _ => Ok(()),

@@ -189,6 +189,19 @@ fn a_file_that_is_open_goes_on() {
         MultiGzDecoder::new(&*written).read_to_string(&mut text).unwrap();
         assert_eq!(format!("precious\n{text}"), same.2, "{name} to {to}");
     }
+    // By whichever name, of a file too.
+    for (name, to) in [("a.csv.gz", "a.blob"), ("b.csv", "b.gz"), ("c.gz", "missing.blob"), ("d.csv", "missing.gz")] {
+        if !to.starts_with("missing") {
+            fs::write(dir.path().join(to), "").unwrap();
+        }
+        symlink(to, dir.path().join(name)).unwrap();
+        let out = plan(&dir, &["--out", name]);
+        assert!(out.status.success(), "{}", stderr(&out));
+        let mut text = String::new();
+        let written = fs::read(dir.path().join(to)).unwrap();
+        MultiGzDecoder::new(&*written).read_to_string(&mut text).unwrap();
+        assert_eq!(format!("precious\n{text}"), same.2, "{name} to {to}");
+    }
     // And one that is not standard output.
     std::os::unix::fs::symlink("/dev/fd/3", dir.path().join("link")).unwrap();
     for (name, number) in [("/dev/fd/3", 3), ("link", 3), ("/proc/thread-self/fd/3", 3), ("/dev/stderr", 2)] {

@@ -62,7 +62,8 @@ pub struct gpumem_stats {
     pub extents: u64,
     /// Physical allocations moved to other addresses so far, a count.
     pub moved: u64,
-    /// Requests met by moving physical memory, with none added, so far, a count.
+    /// Requests met with physical memory from elsewhere in the pool, with none added, so far, a
+    /// count.
     pub stitches: u64,
     /// Times that physical memory was added to the pool so far, a count. Allocations with memory of
     /// their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.

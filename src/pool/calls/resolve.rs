@@ -152,7 +152,7 @@ impl Pool {
     #[cold]
     fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let key = capture_key(stream);
-        self.order.captures.met(key);
+        self.order.captures.met(key, false);
         // This key stands for no particular stream, so its identity never changes.
         self.register_as(Key::Captured(key), stream, CAPTURED_ID)
     }

@@ -23,7 +23,7 @@ impl Pool {
         bytes: u64,
         span: Option<&Arc<Span>>,
     ) -> Result<Arc<Route>> {
-        let (mut capture, mut key, mut began) = (0, 0, None);
+        let (mut capture, mut key, mut began, mut own) = (0, 0, None, None);
         let captures = &self.order.captures;
         match which {
             WhichStreams::Filter(_) => {}
@@ -32,7 +32,6 @@ impl Pool {
                 let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
                 capture = info.id;
                 key = capture_key(stream);
-                captures.met(key);
             }
             WhichStreams::Handle(stream) => {
                 key = capture_key(stream);
@@ -42,9 +41,13 @@ impl Pool {
                         "stream {stream} allocates from a capture already; end that one first"
                     )));
                 }
-                if now != Now::Captured {
-                    captures.over(|| key);
-                    self.settle_shells(stream)?;
+                match now {
+                    // Known before memory is mapped: what makes room for it waits for no context.
+                    Now::Captured => _ = captures.met(key, true),
+                    Now::Idle(_) => {
+                        captures.over(|| key);
+                        self.settle_shells(stream)?;
+                    }
                 }
                 let part = self.part_for(arena, stream, now)?;
                 self.begin_use(&part, stream, now)?;
@@ -55,9 +58,7 @@ impl Pool {
                     Some(span) => self.lay_out(&part, stream, span)?,
                     None => part.notes.lock().plan = None,
                 }
-                let time = if now == Now::Captured { captures.met(key) } else { captures.announced(key) };
-                part.user.lock().met = time;
-                began = Some(now);
+                (began, own) = (Some(now), Some(part));
             }
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
@@ -66,6 +67,16 @@ impl Pool {
         let mut routes = self.privates.routes.lock();
         routes.push(route.clone());
         self.privates.route_count.store(routes.len(), Release);
+        drop(routes);
+        // Only now: the end of the last route closes what was met before.
+        let time = match route.which {
+            WhichStreams::Filter(_) => 0,
+            _ if matches!(began, Some(Now::Idle(_))) => captures.announced(key),
+            _ => captures.met(key, true),
+        };
+        if let Some(part) = own {
+            part.user.lock().met = time;
+        }
         captures.forget_places();
         Ok(route)
     }
@@ -92,17 +103,21 @@ impl Pool {
         if route.over.swap(true, AcqRel) {
             return;
         }
+        let captures = &self.order.captures;
+        let now = captures.now();
         let mut routes = self.privates.routes.lock();
         routes.retain(|r| !std::ptr::eq(&**r, route));
-        self.privates.route_count.store(routes.len(), Release);
-        let shared = routes.iter().any(|r| Arc::ptr_eq(&r.arena, &route.arena));
+        let left = routes.len();
+        self.privates.route_count.store(left, Release);
         drop(routes);
-        let captures = &self.order.captures;
         captures.forget_places();
-        // And streams that were forked into its capture, or that a filter accepted.
-        for part in route.arena.parts.lock().iter().filter(|p| p.key == route.key || !shared) {
-            let met = part.user.lock().met;
-            captures.no_more(part.key, route.capture.load(Acquire) != 0, met);
+        if let WhichStreams::Handle(_) = route.which {
+            captures.no_more(route.key, route.capture.load(Acquire) != 0);
+        }
+        // Also of streams that were forked into a capture, or that a filter accepted. While there
+        // is a route, its captures and those of others cannot be told apart.
+        if left == 0 {
+            captures.close(now);
         }
     }
 

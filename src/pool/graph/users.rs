@@ -48,7 +48,7 @@ impl Pool {
                 (user.id, user.eager) = (Some(id), true);
             }
             Now::Captured => {
-                user.met = self.order.captures.met(part.key);
+                user.met = self.order.captures.met(part.key, true);
                 if user.eager {
                     self.order.poll(self.heaps_of(&part.heaps).map(|h| h.lane))?;
                     self.hand_over_part(part);

@@ -18,15 +18,19 @@ pub(crate) struct Known {
     /// Whether it was announced and is not known to be over: it, or another one of the same route,
     /// may be yet to begin.
     announced: bool,
-    /// Whether the stream was being captured when it was last named, and its route has not ended
-    /// since.
+    /// Whether the stream was being captured when it was last named.
     met: bool,
+    /// Whether it was then named for a route.
+    routed: bool,
+    /// Whether all routes have ended since.
+    closed: bool,
 }
 
 impl Known {
-    /// Whether no call has said yet that the capture is over: its route's end says so.
+    /// Whether no call has said yet that the capture is over. A route's end says so, once no route
+    /// is left.
     pub(crate) fn is_open(&self) -> bool {
-        self.announced || self.met
+        self.announced || !self.closed
     }
 }
 
@@ -54,25 +58,25 @@ impl Captures {
         self.count.store(keys.len(), Relaxed);
     }
 
-    /// Notes that the stream with this `key` is being captured. Until it is found not to be,
-    /// context markers are recorded only as a last resort: they would fail, and take the capture
-    /// with them. Returns the time, for [`Self::gone`].
-    pub(crate) fn met(&self, key: usize) -> u64 {
-        self.learn(key, false)
+    /// Notes that the stream with this `key` is being captured, and whether it is named for a
+    /// route. Until it is found not to be, context markers are recorded only as a last resort: they
+    /// would fail, and take the capture with them. Returns the time, for [`Self::gone`].
+    pub(crate) fn met(&self, key: usize, routed: bool) -> u64 {
+        self.learn(key, false, routed)
     }
 
     /// Like [`Self::met`], for a stream whose capture may begin at any moment from now on.
     pub(crate) fn announced(&self, key: usize) -> u64 {
-        self.learn(key, true)
+        self.learn(key, true, true)
     }
 
-    fn learn(&self, key: usize, announced: bool) -> u64 {
+    fn learn(&self, key: usize, announced: bool, routed: bool) -> u64 {
         let mut keys = self.keys.lock();
         let time = self.clock.fetch_add(1, Relaxed) + 1;
         let before = keys.get(&key).copied();
         let met = !announced || before.is_some_and(|k| k.met);
         let announced = announced || before.is_some_and(|k| k.announced);
-        keys.insert(key, Known { time, announced, met });
+        keys.insert(key, Known { time, announced, met, routed, closed: false });
         if before.is_none() {
             self.forget_places();
         }
@@ -94,15 +98,25 @@ impl Captures {
         self.change(|keys| keys.retain(|&k, known| k != key || known.time > time));
     }
 
-    /// Notes that the route of the stream with this `key` has ended, unless a capture was met or
-    /// announced after `time`. One that was met, or that the caller has `seen`, may be in progress
-    /// still: it stays known, but is no longer open.
-    pub(crate) fn no_more(&self, key: usize, seen: bool, time: u64) {
+    /// Notes that no capture is to begin any more on the stream with this `key`; one that was met,
+    /// or that the caller has `seen`, may be in progress.
+    pub(crate) fn no_more(&self, key: usize, seen: bool) {
         self.change(|keys| match keys.get_mut(&key) {
-            Some(known) if known.time > time => {}
-            Some(known) if known.met || seen => (known.announced, known.met) = (false, false),
+            Some(known) if known.met || seen => known.announced = false,
             _ => drop(keys.remove(&key)),
         });
+    }
+
+    /// The time of the latest capture that was met or announced.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.load(Relaxed)
+    }
+
+    /// Notes that no route is left: what routes named up to `time` is no longer open. It may be in
+    /// progress still, and stays known.
+    pub(crate) fn close(&self, time: u64) {
+        let mut keys = self.keys.lock();
+        keys.values_mut().filter(|known| known.routed && known.time <= time).for_each(|known| known.closed = true);
     }
 
     /// Makes threads ask again for what they know of streams and their heaps.

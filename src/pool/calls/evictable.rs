@@ -143,8 +143,10 @@ impl Pool {
     /// Fails with `Capturing` if the stream, whose heap this is, is being captured. Not every one
     /// that allocates from an arena is.
     fn refuse_captured(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
-        let idle = !heap.of_captures || self.now(stream)? != Now::Captured;
-        idle.then_some(()).ok_or_else(capturing)
+        match heap.of_captures && self.now(stream)? == Now::Captured {
+            true => Err(capturing()),
+            false => Ok(()),
+        }
     }
 
     /// Records a marker on a stream, or leaves it to a later one if very many are pending. Fails

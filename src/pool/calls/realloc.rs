@@ -3,7 +3,7 @@
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
 use crate::pool::heap::{block_size, slab, HeapState, Place, GRANULE, MIN_SPLIT};
-use crate::pool::memory::SLOT;
+use crate::pool::memory::{Dedicated, SLOT};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocFlags, AllocRequest, Slip, Want};
@@ -67,13 +67,10 @@ impl Pool {
             }
             Found::Dedicated { core, info } => {
                 let own = core.dedicated.get(&ptr);
-                let kept = match own {
-                    _ if info.flags.has(AllocFlags::EVICTABLE) => Some("evictable"),
-                    // A copy would be seen by this process only.
-                    Some(d) if d.is_imported() => Some("imported"),
-                    _ => None,
-                };
-                if let Some(what) = kept {
+                // A copy of imported memory would be seen by this process only.
+                let imported = own.is_some_and(Dedicated::is_imported);
+                if imported || info.flags.has(AllocFlags::EVICTABLE) {
+                    let what = if imported { "imported" } else { "evictable" };
                     let text = format!("{ptr:#x} is {what} and keeps its size; allocate another and copy");
                     return Err(Error::new(Status::Unsupported, text));
                 }

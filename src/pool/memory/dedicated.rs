@@ -37,7 +37,8 @@ pub(crate) struct Dedicated {
 }
 
 impl Dedicated {
-    /// Whether another process, or another allocation of this one, has the same memory.
+    /// Whether another process, or another allocation of this one, has the same memory. Of what
+    /// does not count, only evictable memory has a guest.
     pub(crate) fn is_imported(&self) -> bool {
         !self.counts && self.guest.is_none()
     }

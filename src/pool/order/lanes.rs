@@ -259,9 +259,14 @@ impl Order {
     }
 
     fn event(&self) -> Result<EventHandle> {
-        let spare = self.spare.lock().pop();
-        let made = || self.driver.event_create(self.dev).inspect(|_| _ = self.events.fetch_add(1, Relaxed));
-        spare.map_or_else(made, Ok)
+        match self.spare.lock().pop() {
+            Some(e) => Ok(e),
+            None => {
+                let event = self.driver.event_create(self.dev)?;
+                self.events.fetch_add(1, Relaxed);
+                Ok(event)
+            }
+        }
     }
 
     /// Closes the open epoch of `lane` with a marker on `stream`, which must be the lane's stream

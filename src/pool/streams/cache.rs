@@ -75,7 +75,9 @@ thread_local! {
 /// Passes on the streams of a thread that ends.
 fn pass_on() {
     for (orphans, id) in OWN_STREAMS.with(|l| l.take()) {
-        orphans.upgrade().into_iter().for_each(|orphans| lock(&*orphans).push(id));
+        if let Some(orphans) = orphans.upgrade() {
+            lock(&*orphans).push(id);
+        }
     }
 }
 
@@ -91,8 +93,7 @@ pub(crate) fn leave_at_exit(orphans: &Arc<Orphans>, id: u64) {
 }
 
 pub(crate) fn take_orphan(orphans: &Orphans) -> Option<u64> {
-    let mut orphans = lock(orphans);
-    (!orphans.is_empty()).then(|| orphans.swap_remove(0))
+    lock(orphans).pop()
 }
 
 /// Tells streams that are being captured from each other: by their handles, and per-thread streams,

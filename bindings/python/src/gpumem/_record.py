@@ -24,8 +24,8 @@ def record_start(path: str | os.PathLike[str], *, stacks: int = 0) -> None:
 
 def record_stop() -> tuple[int, int]:
     """Ends the recording and waits until it is written. Returns the number of events in the file
-    and the number that were lost. `IOFailed` says so if the file could not be written to its end.
-    """
+    and the number that were lost. Raises `IOFailed`, whose text has both numbers, if the file could
+    not be written to its end."""
     events, lost = ctypes.c_uint64(), ctypes.c_uint64()
     ok(C.gpumem_record_stop(ctypes.byref(events), ctypes.byref(lost)))
     return events.value, lost.value

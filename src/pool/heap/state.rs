@@ -428,6 +428,10 @@ pub(crate) struct Learnt {
     /// Whether it could map more, rather than move memory, when it last ran short. Such a heap gets
     /// no small extents, which make every move dear.
     pub(crate) buys: bool,
+    /// Whether it could once map more, but not all that it had earned: it nearly fills the device
+    /// or the limit, and moves memory for ever. Holds until memory is given back on demand, so that
+    /// work that repeats is decided alike each time.
+    pub(crate) cramped: bool,
     /// How many times the size of new extents was halved.
     pub(crate) halved: u32,
     /// Whether the pool's first memory was asked for ahead, so that nobody knows what it will be

@@ -118,7 +118,7 @@ impl Pool {
             let mapped = st.extents.bytes();
             let l = &mut st.learnt;
             l.remapped = still_earned(l.remapped, l.peak_live, mapped);
-            l.halved = 0;
+            (l.halved, l.cramped) = (0, false);
         }
         let c = &self.counters;
         let remapped = still_earned(c.remapped.load(Relaxed), c.most_live.load(Relaxed), self.mapped_now());
@@ -175,8 +175,9 @@ impl Pool {
     }
 
     /// Bytes a heap may map beyond its slack once a request of `size` is met: 0 if no reserve would
-    /// be left.
-    pub(crate) fn bought(&self, st: &HeapState, size: u64) -> u64 {
+    /// be left. The heap learns whether it buys, and whether that is less than it has earned.
+    pub(crate) fn bought(&self, st: &mut HeapState, size: u64) -> u64 {
+        st.learnt.buys = false;
         let peak = st.learnt.peak_live;
         let by_right = peak / 1000 * u64::from(self.options.bought_permille);
         let most = by_right.max(earned(st.learnt.remapped, peak, self.options.earned_permille));
@@ -187,10 +188,11 @@ impl Pool {
         let free = device.free.min(self.headroom()).saturating_sub(size);
         let beyond = st.extents.bytes().saturating_sub(peak);
         let reserve = (device.total / RESERVE).min(self.limit.load(Relaxed) / RESERVE_OF_LIMIT);
-        match free.checked_sub(reserve) {
-            Some(unused) => most.min((unused + beyond) / 100 * BUYABLE_PERCENT),
-            None => 0,
-        }
+        let buyable = free.checked_sub(reserve).map_or(0, |unused| (unused + beyond) / 100 * BUYABLE_PERCENT);
+        let bought = most.min(buyable);
+        st.learnt.buys = bought > 0;
+        st.learnt.cramped |= 0 < bought && bought < most;
+        bought
     }
 }
 

@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A heap noticeably exceeds its peak if it maps one part in this many more.
-const NOTICEABLE: u64 = 20;
+const NOTICEABLE: u64 = 25;
 
 /// An extent is coarse if it is this many times as large as one that would be created now.
 const COARSE: u64 = 4;

@@ -237,7 +237,6 @@ impl Pool {
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let bought = self.bought(st, size);
-        st.learnt.buys = bought > 0;
         let floor = match bought {
             0 => self.slack_floor(st, size),
             bought => self.slack_floor(st, size).max(slack + bought),

@@ -7,7 +7,7 @@
 //! then after giving back free memory of every heap → out of memory.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Heap, Locked, Vain};
+use crate::pool::heap::{Heap, HeapState, Locked, Vain};
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -39,7 +39,19 @@ impl Obtained {
     }
 }
 
+/// A block of at least this many pages may begin with a page: no more than one part in so many is
+/// lost between blocks.
+const MANY_PAGES: u64 = 32;
+
 impl Pool {
+    /// Whether a request that its heap has no room for should begin with a page, if there is enough
+    /// for that. Two blocks that share a page strand it until both are freed; apart, they leave the
+    /// rest of the first one's last page. That pays where memory moves for ever
+    /// (docs/adr/placement.md).
+    fn begins_with_a_page(&self, st: &HeapState, want: Want) -> bool {
+        want.size >= MANY_PAGES * self.page && (self.options.finer || st.learnt.cramped)
+    }
+
     /// A live region for a request that the thread's heap had no object or block for. Tries its own
     /// free memory, runs that are still mapped, other heaps' memory (for a block, also by
     /// borrowing), and then stitching and growing. Before it gives up, waits for the device and
@@ -51,6 +63,10 @@ impl Pool {
         mut want: Want,
         req: &AllocRequest,
     ) -> Result<Answer<'a>> {
+        let align = want.align;
+        if self.begins_with_a_page(&st, want) {
+            want.align = align.max(self.page);
+        }
         for attempt in 0.. {
             if let Some(r) = st.cut_for(want.size, want.align) {
                 return Ok(Answer::Region(st, r));
@@ -113,6 +129,12 @@ impl Pool {
             }
             if let Some(r) = self.stitch_or_grow(&mut st, want)? {
                 return Ok(Answer::Region(st, r));
+            }
+            if want.align > align {
+                want.align = align;
+                if let Some(r) = self.stitch_or_grow(&mut st, want)? {
+                    return Ok(Answer::Region(st, r));
+                }
             }
             if self.is_shared(heap.number) {
                 // The request's own heap goes on: it may be lent a block before anything is waited

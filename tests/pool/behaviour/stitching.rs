@@ -166,6 +166,75 @@ fn what_repeats_is_exchanged_in_its_first_pass_only() {
     rig.close();
 }
 
+/// Two blocks that share a page strand it until both are freed. So where memory is tight, a large
+/// block begins with a page, unless that is more than the limit allows.
+#[test]
+fn a_large_block_shares_no_page_where_memory_is_tight() {
+    let place = |finer: bool, limit: u64, size: u64| {
+        let rig = Rig::new(checked(GIB), PoolOptions { finer, limit, earned_permille: 0, ..PoolOptions::default() });
+        let s = rig.stream();
+        let [a, b] = [(); 2].map(|()| rig.malloc(size, s));
+        let mapped = rig.mapped();
+        rig.books();
+        [a, b].into_iter().for_each(|p| rig.free(p, s));
+        rig.close();
+        (b.is_multiple_of(PAGE), mapped / MIB)
+    };
+    let (small, large) = (31 * MIB, 65 * MIB);
+    assert_eq!(place(false, u64::MAX, large), (false, 130), "not tight");
+    assert_eq!(place(true, u64::MAX, large), (true, 132), "tight");
+    assert_eq!(place(true, 130 * MIB, large), (false, 130), "at the limit");
+    assert_eq!(place(true, u64::MAX, small), (false, 62), "a page would be too much of a small one");
+}
+
+/// Blocks of 2 to 256 MiB that end at random, at most 3 GiB of them at a time. Returns what is live
+/// in the end.
+fn large_blocks(rig: &Rig, s: StreamHandle, seed: u64, steps: u32) -> Vec<(u64, u64)> {
+    let mut rng = Rng::new(seed);
+    let (mut live, mut bytes): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
+    for _ in 0..steps {
+        let size = (64 * MIB + rng.below(192 * MIB)) >> rng.below(6);
+        while bytes + size > 3 * GIB {
+            let (p, of_it) = live.swap_remove(rng.below(live.len() as u64) as usize);
+            rig.free(p, s);
+            bytes -= of_it;
+        }
+        live.push((rig.malloc(size, s), size));
+        bytes += size;
+    }
+    live
+}
+
+/// Memory is tight, too, for a heap that nearly fills its device, and moves memory for ever.
+#[test]
+fn large_blocks_share_no_pages_on_a_nearly_full_device() {
+    let shares = [4, 16].map(|gib| {
+        let rig = Rig::new(checked(gib * GIB), PoolOptions::default());
+        let s = rig.stream();
+        let live = large_blocks(&rig, s, 3, 6_000);
+        let large = live.iter().filter(|b| b.1 >= 64 * MIB);
+        let (apart, all) = large.fold((0, 0), |(n, all), b| (n + u64::from(b.0.is_multiple_of(PAGE)), all + 1));
+        live.iter().for_each(|&(p, _)| rig.free(p, s));
+        rig.close();
+        100 * apart / all
+    });
+    assert!(shares[0] > 75 && shares[1] < 60, "{shares:?} % of the large blocks begin with a page");
+}
+
+/// Work that repeats there is decided alike each time, and maps nothing from the third pass on.
+#[test]
+fn what_repeats_settles_on_a_nearly_full_device() {
+    for mib in [3_700, 3_900, 4_200] {
+        let rig = Rig::new(checked(mib * MIB), PoolOptions::default());
+        let s = rig.stream();
+        let passes = [(); 5]
+            .map(|()| counted(&rig, || large_blocks(&rig, s, 5, 3_000).iter().for_each(|&(p, _)| rig.free(p, s))));
+        assert!(passes[0][2] > 1_000, "{mib} MiB, {passes:?}: nothing was in the way");
+        assert_eq!(passes[2..], [[0; 5]; 3], "{mib} MiB, {passes:?}");
+        rig.close();
+    }
+}
+
 /// What is free at the start of a span is continued in front, where a live block follows it: only
 /// what is missing moves.
 #[test]

@@ -49,7 +49,8 @@ impl Pool {
     /// rest of the first one's last page. That pays where memory moves for ever
     /// (docs/adr/placement.md).
     fn begins_with_a_page(&self, st: &HeapState, want: Want) -> bool {
-        want.size >= MANY_PAGES * self.page && (self.options.finer || st.learnt.cramped)
+        let tight = self.options.finer || st.learnt.cramped;
+        tight && want.size >= MANY_PAGES * self.page && st.private.is_none()
     }
 
     /// A live region for a request that the thread's heap had no object or block for. Tries its own

@@ -9,7 +9,8 @@
 //! Reservations are attached to a stream by its handle, and CUDA gives the handle of a destroyed
 //! stream to the next one. The pool notices that when the new stream is first named, and detaches
 //! what was attached to the old one. So the pool must know a stream before anything is attached to
-//! it, and before anything is drawn for it that may be attached to the old one.
+//! it or drawn for it. It then knows, too, whether the stream is captured: making room must not end
+//! a capture.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 
@@ -55,7 +56,7 @@ impl Context {
     ) -> Result<u64> {
         let Request { size, align, flags, tag, reservation, .. } = *req;
         let stream = req.stream.canonical();
-        self.meet(tiers, pool, stream)?;
+        pool.meet(stream)?;
         let space = tiers.gpu(pool.device())?;
         let bytes = pool.counted_bytes(size, flags);
         let made = tiers.manager().allocate_with(space, reservation, bytes, number(stream), |drawn| {
@@ -82,7 +83,7 @@ impl Context {
             Resized::Here => return Ok(ptr),
             Resized::Not(moving) => moving,
         };
-        self.meet(tiers, pool, stream)?;
+        pool.meet(stream)?;
         let space = tiers.gpu(pool.device())?;
         let bytes = pool.counted_bytes(size, moving.flags);
         let source = moving.source.as_ref().and_then(|source| source.downcast_ref());
@@ -100,15 +101,6 @@ impl Context {
         };
         tiers.evictor().nudge();
         made
-    }
-
-    /// Makes the pool know this stream, where a reservation may be attached to the one that had its
-    /// handle before.
-    pub(super) fn meet(&self, tiers: &Tiers, pool: &Pool, stream: StreamHandle) -> Result<()> {
-        match tiers.manager().has_attached() {
-            true => pool.meet(stream),
-            false => Ok(()),
-        }
     }
 
     /// Refuses a reservation in a request that is not counted: this context has made none.

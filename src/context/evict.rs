@@ -34,7 +34,7 @@ impl Context {
         let request = AllocRequest { size, align, stream, flags, tag, ..AllocRequest::default() };
         let tiers = self.tiers()?;
         self.collect_graphs();
-        self.meet(tiers, pool, stream)?;
+        pool.meet(stream)?;
         tiers.evictor().malloc(pool, &request, reservation)
     }
 

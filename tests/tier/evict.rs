@@ -762,6 +762,29 @@ fn room_for_a_capture_in_progress_does_not_end_it() {
     rig.close();
 }
 
+/// Nor does room for the first allocation on a captured stream that no call has named before.
+#[test]
+fn room_for_an_unknown_captured_stream_does_not_end_its_capture() {
+    let rig = Rig::new(Options { pages: 32, ..Options::default() });
+    let (s, t, u) = (rig.stream(), rig.stream(), rig.stream());
+    let p = rig.malloc(24 * PAGE, 0, t);
+    rig.fill(t, p, PAGE, 1);
+    rig.ctx.hold(p).unwrap();
+    rig.ctx.unhold(p, t).unwrap();
+    // Only the whole device shows when the use on a stream is over that is gone.
+    rig.ctx.record_stream(p, u).unwrap();
+    rig.host.stream_destroy(D, u).unwrap();
+    rig.ctx.tiers().unwrap().manager().set_limit(GPU, Some(32 * PAGE)).unwrap();
+    rig.host.capture_begin(D, s, gpumem::driver::CaptureMode::Relaxed).unwrap();
+    let refused = rig.ctx.malloc(&Request { size: 14 * PAGE, stream: s, ..Request::default() }).unwrap_err();
+    assert_eq!(refused.status, Status::OutOfMemory, "{refused}");
+    let graph = rig.host.capture_end(D, s).unwrap();
+    rig.host.graph_destroy(D, graph).unwrap();
+    rig.ctx.free_async(p, t).unwrap();
+    rig.ctx.stream_sync(s).unwrap();
+    rig.close();
+}
+
 /// Where no route shows that a capture is over, a wait for its stream does.
 #[test]
 fn memory_goes_once_a_captured_stream_has_been_waited_for() {

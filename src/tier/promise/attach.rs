@@ -94,11 +94,6 @@ impl Attachments {
         found.unwrap_or_else(|| self.look(space, key))
     }
 
-    /// Whether anything was ever attached to a stream, or a stream forgotten.
-    pub(super) fn has_changed(&self) -> bool {
-        self.version.load(Acquire) > 0
-    }
-
     /// The usage of a stream, if the space counts by stream.
     pub(super) fn usage(&self, hub: u64, space: &Space, stream: u64) -> Option<Arc<Usage>> {
         match space.per_stream {

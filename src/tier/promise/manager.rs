@@ -324,11 +324,6 @@ impl Manager {
         self.hub.draw_anyway(space, bytes, stream)
     }
 
-    /// Whether a reservation was ever attached to a stream.
-    pub fn has_attached(&self) -> bool {
-        self.hub.attachments.has_changed()
-    }
-
     /// The number of the reservation the calling thread's allocations on a stream draw from.
     pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
         self.own(space)?;

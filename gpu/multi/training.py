@@ -1,7 +1,7 @@
-"""The table of torch_train.py's runs: `training.py RUNS.jsonl`. Losses must be native's. Two aims are only reported: a step of DDP of at
-most 1.02 of native's, and gpumem's memory of at most 1.04 of what tensors took on each rank, which FSDP misses (docs/multi-gpu.md says
-why). With gpumem and with `gpumem run --torch` memory must be at most 1.04 for DDP, and otherwise no more than 1.25 times what native's
-tensors took. Ends with 1 when one is not so."""
+"""The table of torch_train.py's runs: `training.py RUNS.jsonl`. Losses must be native's, as closely as several runs of native agree. Two
+aims are only reported: a step of DDP of at most 1.02 of native's, and gpumem's memory of at most 1.04 of what tensors took on each rank,
+which FSDP misses (docs/multi-gpu.md says why). With gpumem and with `gpumem run --torch` memory must be at most 1.04 for DDP, and otherwise
+no more than 1.25 times what native's tensors took. Ends with 1 when one is not so."""
 
 import collections
 import json
@@ -38,7 +38,7 @@ for strategy in dict.fromkeys(s for s, _ in runs):
         print(f"figure {strategy:5} {mode:10} losses {equal}; peak / allocated {text(peak)} (reserved {text(reserved)}), allocated "
               f"{mine[0][0]['allocated_peak'] / 2**30:.2f} GiB; step {min(x[0]['step_ms'] for x in mine):.2f} ms, {step:.3f} of native "
               f"(mean of the runs {on_average:.3f}); of changing lengths {of_varied:.3f}; runs {len(mine)}")
-        if off > 4 * own:
+        if len(native) > 1 and off > 4 * own:
             failed.append(f"{strategy} {mode}: losses are off by {off:.2g} (native by {own:.2g})")
         if mode == "gpumem" and max(peak) > AIM:
             print(f"figure {strategy:5} {mode:10} misses the aim of {AIM} for memory")
@@ -49,6 +49,8 @@ for strategy in dict.fromkeys(s for s, _ in runs):
                 failed.append(f"{strategy} {mode}: peak / what native's tensors took {text(of_native)}")
         if mode == "gpumem" and strategy == "ddp" and step > STEP:
             print(f"figure {strategy:5} {mode:10} misses the aim of a step of {STEP}")
+    if len(native) == 1:
+        print(f"figure {strategy:5} native ran once: how closely it repeats its losses is not known, so nobody's are judged")
     if own:
         print(f"figure {strategy:5} native repeats its own losses to {own:.2g} only")
 for why in failed:

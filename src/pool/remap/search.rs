@@ -132,6 +132,7 @@ impl Pool {
                 return Ok(Answer::Region(st, r));
             }
             if want.align > align {
+                // Packed, it may need a page less.
                 want.align = align;
                 if let Some(r) = self.stitch_or_grow(&mut st, want)? {
                     return Ok(Answer::Region(st, r));

@@ -58,6 +58,15 @@ fn churn(rig: &Rig, s: StreamHandle, seed: u64, steps: u64, most: u64) {
     }
 }
 
+/// Allocates, after blocks that are drawn at random have ended until there is room within `most`.
+fn replace(rig: &Rig, s: StreamHandle, rng: &mut Rng, live: &mut Vec<(u64, u64)>, (size, most): (u64, u64)) {
+    while live.iter().map(|b| b.1).sum::<u64>() + size > most {
+        let (p, _) = live.swap_remove(rng.below(live.len() as u64) as usize);
+        rig.free(p, s);
+    }
+    live.push((rig.malloc(size, s), size));
+}
+
 #[test]
 fn what_repeats_is_stitched_once() {
     let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });
@@ -83,18 +92,12 @@ fn what_never_repeats_gives_up_old_addresses_and_moves_less() {
     let tight = PoolOptions { earned_permille: 0, ..PoolOptions::default() };
     let rig = Rig::new(checked(4 * GIB), tight);
     let s = rig.stream();
-    let (mut rng, mut live, mut bytes) = (Rng::new(7), Vec::new(), 0);
+    let (mut rng, mut live) = (Rng::new(7), Vec::new());
     let parts = [(); 8].map(|()| {
         counted(&rig, || {
             for _ in 0..1_000 {
                 let size = 2 * MIB + rng.below(254 * MIB);
-                while bytes + size > 2 * GIB {
-                    let (p, size) = live.swap_remove(rng.below(live.len() as u64) as usize);
-                    rig.free(p, s);
-                    bytes -= size;
-                }
-                live.push((rig.malloc(size, s), size));
-                bytes += size;
+                replace(&rig, s, &mut rng, &mut live, (size, 2 * GIB));
             }
             rig.books();
         })
@@ -190,17 +193,10 @@ fn a_large_block_shares_no_page_where_memory_is_tight() {
 /// Blocks of 2 to 256 MiB that end at random, at most 3 GiB of them at a time. Returns what is live
 /// in the end.
 fn large_blocks(rig: &Rig, s: StreamHandle, seed: u64, steps: u32) -> Vec<(u64, u64)> {
-    let mut rng = Rng::new(seed);
-    let (mut live, mut bytes): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
+    let (mut rng, mut live) = (Rng::new(seed), Vec::new());
     for _ in 0..steps {
         let size = (64 * MIB + rng.below(192 * MIB)) >> rng.below(6);
-        while bytes + size > 3 * GIB {
-            let (p, of_it) = live.swap_remove(rng.below(live.len() as u64) as usize);
-            rig.free(p, s);
-            bytes -= of_it;
-        }
-        live.push((rig.malloc(size, s), size));
-        bytes += size;
+        replace(rig, s, &mut rng, &mut live, (size, 3 * GIB));
     }
     live
 }

@@ -4,8 +4,8 @@
 //! others may want. Work that repeats moves its memory once and then takes it back for nothing, so
 //! it pays hardly any rent, and stays as tight as it was. Work that does not repeat pays for ever.
 //! So rent earns the right to buy. Besides its slack, a heap may map this much beyond its *peak*,
-//! the most it has had live; *remapped* is what it has moved. Both count from the last fresh start
-//! that was in no doubt, and trims lower them:
+//! the most it has had live; *remapped* is what it has moved or mapped again from the stock. Both
+//! count from the last fresh start that was in no doubt, and trims lower them:
 //!
 //! ```text
 //! earned = min((remapped - FREE * peak) / RENT, peak * earned_permille / 1000)
@@ -25,8 +25,8 @@
 //! Heaps have their peaks at different times, so together they may map more than the device needs.
 //! While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter of it,
 //! growth also stays within the budget of all. *peak* is the most they had live together when one
-//! of them ran short, *remapped* what all have moved, and *in flight* the freed bytes that the
-//! device, asked just then, has not passed:
+//! of them ran short, *remapped* what all have moved or mapped again, and *in flight* the freed bytes
+//! that the device, asked just then, has not passed:
 //!
 //! ```text
 //! mapped <= peak + slack + min((remapped - FREE * peak) / RENT, peak * share) + in flight

@@ -264,7 +264,6 @@ impl Pool {
         // This stream waits, on the device, for other streams' memory that the device has not
         // passed. If a later step fails, that wait does no harm.
         let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
-        let remapped = bytes_of(moves.iter().copied());
         let mut waited = false;
         for s in moves.iter().filter(|s| s.heap != st.number && !self.usable(s.tag, st, want.lane)) {
             waited = true;
@@ -279,8 +278,10 @@ impl Pool {
         let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
         let supply = self.supply(want, &plan.creates)?;
         let created = supply.create.iter().sum::<u64>();
+        let stocked = supply.stocked.iter().map(|(e, _)| e.size).sum::<u64>();
+        let remapped = bytes_of(moves.iter().copied()) + stocked;
         let range = match created {
-            0 => nvtx::range(c"stitch", remapped + plan.creates.iter().sum::<u64>()),
+            0 => nvtx::range(c"stitch", remapped),
             new => nvtx::range(c"growth", new),
         };
         let run = self.map_supply(anchor, want, &moves, &supply);

@@ -4,6 +4,7 @@
 use crate::pool_support::{checked, request, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
+use gpumem::driver::Call;
 use gpumem::pool::PoolOptions;
 use std::collections::VecDeque;
 
@@ -97,6 +98,37 @@ fn what_never_repeats_moves_less_and_less() {
     assert!(moves[0] * 4 < moves[1], "{moves:?} extents moved");
     let mapped = [&auto, &tight].map(|w| w.rig.mapped());
     assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
+}
+
+/// Phases of ever other sizes: a heap that starts afresh maps its stock again, and that earns it room
+/// as moves do, until it maps hardly anything.
+#[test]
+fn what_the_stock_is_mapped_again_for_earns() {
+    let rig = Rig::new(checked(64 * GIB), PoolOptions::default());
+    let s = rig.stream();
+    let (mut rng, mut size) = (fastrand::Rng::with_seed(1), 2 * MIB);
+    let (mut live, mut bytes) = (Vec::new(), 0);
+    let maps = [(); 4].map(|()| {
+        rig.fault.start_recording();
+        for _ in 0..20 {
+            while bytes < PEAK {
+                size = if size > 64 * MIB { 2 * MIB } else { size + 100 * KIB };
+                live.push((rig.malloc(size, s), size));
+                bytes += size;
+            }
+            rng.shuffle(&mut live);
+            for (p, size) in live.split_off(live.len() / 10) {
+                rig.free(p, s);
+                bytes -= size;
+            }
+        }
+        rig.pool.validate().unwrap();
+        rig.fault.stop_recording().iter().filter(|&&c| c == Call::Map).count()
+    });
+    assert!(maps[1] * 20 < maps[0], "{maps:?} extents mapped");
+    assert!(rig.mapped() <= PEAK / 100 * 127, "{} bytes mapped", rig.mapped());
+    live.into_iter().for_each(|(p, _)| rig.free(p, s));
+    rig.close();
 }
 
 /// Stitches leave free memory between two blocks alone. So a queue of blocks up to 1 GiB finds most

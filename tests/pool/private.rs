@@ -522,6 +522,29 @@ fn abort_frees_what_the_capture_allocated_and_nothing_else() {
     }
 }
 
+/// A layout made from the recording needs no room for what an aborted capture had allocated.
+#[test]
+fn what_an_abort_frees_has_died_in_the_recording() {
+    let rig = Rig::new(checked(GIB), page_extents());
+    let s = rig.stream();
+    let arena = rig.pool.open_arena(GraphArenaOptions { record: true, ..GraphArenaOptions::default() });
+    for aborted in [false, true] {
+        let capture = Capture::share(&rig, s, &arena);
+        let p = rig.malloc(8 * MIB, s);
+        if aborted {
+            rig.pool.abort_route(&capture.route);
+            assert!(rig.host.end_capture(s).unwrap());
+        } else {
+            rig.free(p, s);
+            capture.end(&rig);
+        }
+    }
+    let lives: Vec<_> = rig.pool.arena_lives(&arena).into_iter().flatten().flatten().collect();
+    assert!(lives.len() == 2 && lives.iter().all(|l| l.death.is_some()), "{lives:?}");
+    rig.pool.release_arena(&arena);
+    rig.close();
+}
+
 #[test]
 fn frees_in_and_after_a_capture_by_anybody() {
     for watch in [true, false] {

@@ -102,7 +102,7 @@ impl Pool {
                     None => cut_ready(&mut st, rounded)?,
                 };
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
-                let block = self.block(&mut st, &req, (heap.lane, GRANULE));
+                let block = self.block(&mut st, &req, heap.lane);
                 let addr = st.hand_out(r, block, &self.index);
                 st.join(scope, Place::Block { region: r }, self.number);
                 addr

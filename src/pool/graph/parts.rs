@@ -148,7 +148,7 @@ impl Pool {
         };
         let cut = st.regions.cut(r, addr, size);
         st.note_taken();
-        Some(self.finish_block(heap, &mut st, cut, req, Want::new(size, align, (req.stream, heap.lane))))
+        Some(self.finish_block(heap, &mut st, cut, req, heap.lane))
     }
 }
 

@@ -85,9 +85,7 @@ impl Pool {
                 continue;
             }
             freed.push(addr);
-            let mut users = st.take_users(addr);
-            self.bring_near(addr, &mut users);
-            st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
+            self.give_up(&mut st, place, Some(CONTEXT));
             heap.publish(&st);
         }
         freed

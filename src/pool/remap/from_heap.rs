@@ -22,7 +22,7 @@ impl Pool {
         }
         let want = Want::new(block_size(req.size)?, align.max(GRANULE), (req.stream, heap.lane));
         if let Some(r) = st.take_region(want.size, want.align) {
-            return Ok(self.finish_block(heap, &mut st, r, req, want));
+            return Ok(self.finish_block(heap, &mut st, r, req, want.lane));
         }
         self.malloc_large_slow(heap, st, want, req)
     }
@@ -64,7 +64,7 @@ impl Pool {
     fn malloc_large_slow(&self, heap: &Heap, mut st: Locked<'_>, want: Want, req: &AllocRequest) -> Result<u64> {
         self.poll_and_settle(&mut st)?;
         match self.find_region(heap, st, Want { for_block: true, ..want }, req)? {
-            Answer::Region(mut st, r) => Ok(self.finish_block(heap, &mut st, r, req, want)),
+            Answer::Region(mut st, r) => Ok(self.finish_block(heap, &mut st, r, req, want.lane)),
             Answer::Block(addr) => Ok(addr),
         }
     }

@@ -117,7 +117,7 @@ impl Pool {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
             })?;
-            Some(self.finish_block(other, &mut st, r, req, want))
+            Some(self.finish_block(other, &mut st, r, req, want.lane))
         })
     }
 

@@ -92,7 +92,7 @@ impl Pool {
                     let own = Want { for_block: false, ..want };
                     match self.find_region(shared, of_shared, own, req).and_then(Answer::own) {
                         Ok((mut st, r)) => {
-                            return Ok(Answer::Block(self.finish_block(shared, &mut st, r, req, want)));
+                            return Ok(Answer::Block(self.finish_block(shared, &mut st, r, req, want.lane)));
                         }
                         // Whole extents were not enough, but parts of extents may be free here, or
                         // be borrowed.

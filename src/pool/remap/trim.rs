@@ -31,7 +31,12 @@ impl Pool {
         let mapped = self.mapped_now();
         let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
         let _range = nvtx::range(c"trim", keep);
-        self.release_free(keep).map(|_| ())
+        self.release_free(keep)?;
+        if self.mapped_now() > keep {
+            // The request will map a lot, and the system may be short of mappings.
+            self.reap()?;
+        }
+        Ok(())
     }
 
     /// Frees all slabs that are known to be empty.
@@ -151,8 +156,8 @@ impl Pool {
         Ok(graves + released)
     }
 
-    /// Like [`Self::trim`], but without a marker of its own. Unmaps old addresses that stand in the
-    /// way, or, if more than `keep` stays mapped, all that the device has passed.
+    /// Like [`Self::trim`], but without a marker of its own. Unmaps only old addresses that stand in
+    /// the way.
     pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll([])?;
         // An extent goes with all its old addresses, whose last uses may be of other streams than
@@ -165,10 +170,6 @@ impl Pool {
                 break;
             }
             released += self.release_from(heap, keep, u64::MAX)?;
-        }
-        if self.mapped_now() > keep {
-            // The request will map a lot, and the system may be short of mappings.
-            self.reap()?;
         }
         Ok(released)
     }

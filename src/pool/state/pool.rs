@@ -3,12 +3,12 @@
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, OnceBox, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{process, DeviceProps, Driver, PhysHandle, Watch};
-use crate::pool::heap::{Block, Heap, HeapState, Place, NO_MEMBER};
+use crate::pool::heap::{Block, Heap, HeapState, Place, GRANULE, NO_MEMBER};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::arenas::Privates;
 use crate::pool::state::streams::{Key, Orphans, OtherDevices, StreamHeaps};
-use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, Want, NONE};
+use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, NONE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
@@ -235,7 +235,7 @@ impl Pool {
 
     /// The facts to keep about a new block of a heap.
     #[inline(always)]
-    pub(crate) fn block(&self, st: &mut HeapState, req: &AllocRequest, (lane, align): (u32, u64)) -> Block {
+    pub(crate) fn block(&self, st: &mut HeapState, req: &AllocRequest, lane: u32) -> Block {
         Block {
             requested: req.size,
             // Ids of one heap tell which of two neighbours is newer.
@@ -245,14 +245,14 @@ impl Pool {
             stream_id: self.order.identity(lane),
             lane,
             member: NO_MEMBER,
-            align,
+            align: req.align.max(GRANULE),
         }
     }
 
     /// Hands out a live region of a heap, perhaps not the request's own. Returns its address.
     #[inline]
-    pub(crate) fn finish_block(&self, heap: &Heap, st: &mut HeapState, r: u32, req: &AllocRequest, want: Want) -> u64 {
-        let block = self.block(st, req, (want.lane, want.align));
+    pub(crate) fn finish_block(&self, heap: &Heap, st: &mut HeapState, r: u32, req: &AllocRequest, lane: u32) -> u64 {
+        let block = self.block(st, req, lane);
         let addr = st.hand_out(r, block, &self.index);
         st.admit(req, Place::Block { region: r }, self.number);
         heap.publish(st);

@@ -1,6 +1,6 @@
 //! How much physical memory the pool has: limits, trimming, remapping, and counters that add up.
 
-use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE, PAGE};
+use crate::pool_support::{checked, late, page_extents, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::{self, GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::Driver;
@@ -152,6 +152,25 @@ fn a_free_beyond_the_threshold_gives_memory_back() {
         rig.books();
     }
     assert!(rig.mapped() >= threshold - PAGE, "not more than was asked for");
+    rig.close();
+}
+
+/// Memory that only waits cannot go. Old addresses stay for the work that repeats there.
+#[test]
+fn a_free_beyond_the_threshold_leaves_old_addresses() {
+    let rig = Rig::new(late(1, GIB), PoolOptions { trim_threshold: 64 * MIB, ..page_extents() });
+    let (s, t) = (rig.stream(), rig.stream());
+    let blocks: Vec<u64> = (0..8).map(|_| rig.malloc(8 * MIB, s)).collect();
+    blocks.iter().step_by(2).for_each(|&p| rig.free(p, s));
+    let moved = rig.malloc(32 * MIB, s);
+    rig.pool.sync_device().unwrap();
+    let before = rig.pool.stats().zombies;
+    assert!(before > 0);
+    let waits = rig.malloc(100 * MIB, s);
+    rig.fill(t, waits, 100 * MIB, 1);
+    rig.free(waits, t);
+    assert_eq!(rig.pool.stats().zombies, before);
+    blocks.into_iter().skip(1).step_by(2).chain([moved]).for_each(|p| rig.free(p, s));
     rig.close();
 }
 

@@ -4,7 +4,7 @@ use crate::pool_support::{checked, late, Rig, GIB_DEVICE, PAGE};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::Status;
 use gpumem::driver::{Call, FaultRule};
-use gpumem::pool::{AllocFlags, PoolOptions};
+use gpumem::pool::{AllocFlags, PoolOptions, Resized};
 
 #[test]
 fn a_block_grows_in_place_by_mapping_behind_it() {
@@ -26,6 +26,27 @@ fn a_block_grows_in_place_by_mapping_behind_it() {
     assert!(rig.mapped() <= 202 * MIB);
     rig.free(p, s);
     assert!(rig.pool.stats().peak_live >= 200 * MIB, "the most it was, though it is gone");
+    rig.close();
+}
+
+/// A large block that is lent by another stream may have been wanted at the start of a page; it need
+/// not move to one.
+#[test]
+fn a_lent_block_moves_with_the_alignment_asked_for() {
+    let tight = PoolOptions { finer: true, earned_permille: 0, ..PoolOptions::default() };
+    let rig = Rig::new(checked(4 * GIB), tight);
+    let (s, t) = (rig.stream(), rig.stream());
+    let whole = rig.malloc(GIB, s);
+    rig.free(whole, s);
+    let beside = rig.malloc(MIB, s);
+    rig.sync();
+    let mapped = rig.mapped();
+    let lent = rig.malloc(128 * MIB + 512, t);
+    assert_eq!(rig.mapped(), mapped, "nothing was lent");
+    let Resized::Not(away) = rig.pool.realloc_here(lent, 2 * GIB, t).unwrap() else { panic!("it grew in place") };
+    let away = format!("{away:?}");
+    assert!(away.contains("align: 512"), "{away}");
+    [(lent, t), (beside, s)].into_iter().for_each(|(p, s)| rig.free(p, s));
     rig.close();
 }
 

@@ -40,6 +40,8 @@ macro_rules! functions {
                 "cuDevicePrimaryCtxRelease", 7000 .. 11000, Any: cuDevicePrimaryCtxRelease(device: c_int) = contexts::release_1;
                 "cuDevicePrimaryCtxReset", 7000 .. 11000, Any: cuDevicePrimaryCtxReset(device: c_int) = contexts::reset_1;
                 "cuDevicePrimaryCtxReset", 11000 .. 99999, Any: cuDevicePrimaryCtxReset_v2(device: c_int) = contexts::reset;
+                "cuGreenCtxCreate", 12040 .. 99999, Any: cuGreenCtxCreate(out: *mut usize, desc: *mut c_void, device: c_int, flags: c_uint) = contexts::create_green;
+                "cuGreenCtxDestroy", 12040 .. 99999, Any: cuGreenCtxDestroy(green: usize) = contexts::destroy_green;
                 "cuStreamBeginCapture", 10010 .. 99999, Legacy: cuStreamBeginCapture_v2(stream: Stream, mode: c_int) = captures::begin;
                 "cuStreamBeginCapture", 10010 .. 99999, Own: cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) = captures::begin_own;
                 "cuStreamBeginCapture", 10000 .. 10010, Legacy: cuStreamBeginCapture(stream: Stream) = captures::begin_1;

@@ -6,8 +6,9 @@
 //! While such a wait may be pending, a thread that takes memory from that heap waits for the
 //! stream. Memory freed into it has been waited for before.
 //!
-//! A device is served from the first request in one of its contexts until its primary context is
-//! reset. Then everything is undone, and the next request starts afresh.
+//! A device is served from the first request in one of its contexts until its primary context ends.
+//! Then everything is undone, and the next request starts afresh; but while created contexts have
+//! memory, only that of the primary one ends.
 
 use crate::cuda::{Code, Ctx, Ptr, Stream, INVALID_VALUE, OUT_OF_MEMORY, RELEASE_THRESHOLD, SUCCESS};
 use crate::quarantine::{Home, Quarantine};
@@ -318,6 +319,28 @@ impl Served {
         }
     }
 
+    /// Takes back the memory of the primary context. What belongs to created contexts stays.
+    pub fn end_primary(&self) {
+        let idle = self.ledger.device_sync(self.dev).is_ok();
+        let mut ending = Vec::new();
+        self.pool.visit(&mut |alive, _| {
+            if alive.info.tag == 0 && !self.quarantine.has(alive.info.base) {
+                ending.push(alive.info.clone());
+            }
+            true
+        });
+        for AllocInfo { base, id, requested, usable, .. } in ending {
+            counters::gone(requested);
+            self.pool.note_free(base, None);
+            match idle {
+                true => self.put(base, id),
+                // A capture in another context forbids to wait.
+                false => drop(self.quarantine.add(self, base, id, usable)),
+            }
+        }
+        self.give_back();
+    }
+
     /// The most that was mapped, bytes.
     pub fn peak_mapped(&self) -> u64 {
         let [_, reserved] = &self.marks;
@@ -350,13 +373,13 @@ impl Home for Served {
     }
 }
 
-/// Undoes everything on a device, whose primary context is about to end.
-pub fn end(device: c_int) -> Option<&'static Served> {
-    let served = existing(device)?;
-    let slot = SERVED.get(served.dev.0 as usize)?;
-    let old = slot.swap(std::ptr::null_mut(), AcqRel);
-    if old.is_null() {
-        return None;
+/// Undoes everything on a device, whose primary context is about to end; `false` if it is not
+/// served.
+pub fn end(device: c_int) -> bool {
+    let Some(served) = existing(device) else { return false };
+    let slot = SERVED.get(served.dev.0 as usize);
+    if slot.is_none_or(|slot| slot.swap(std::ptr::null_mut(), AcqRel).is_null()) {
+        return false;
     }
     counters::ended(served.peak_mapped());
     if counters::is_on() {
@@ -373,5 +396,5 @@ pub fn end(device: c_int) -> Option<&'static Served> {
             settings::say(&format!("device {device}, which is reset, keeps memory: {e}"));
         }
     }
-    Some(served)
+    true
 }

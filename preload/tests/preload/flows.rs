@@ -161,6 +161,24 @@ fn a_created_context_takes_its_memory_along() {
 }
 
 #[test]
+fn memory_of_a_created_context_outlives_the_primary_one() {
+    let Some(with) = flow("proc", "outlives", true, &[]) else { return };
+    let lines = |wanted: &str| with.out.lines().filter(|l| *l == wanted).count();
+    for line in ["all 1", "cuMemGetAddressRange(0, &n, p) = 0", "of the primary one 0", "elsewhere 1"] {
+        assert_eq!(lines(line), 2, "{line}: {}{}", with.out, with.err);
+    }
+    // Nothing of a created one is left, so the last release ends everything.
+    with.says("retained 0");
+}
+
+#[test]
+fn a_green_context_keeps_the_primary_one() {
+    let Some(with) = alike("proc", "green", &[]) else { return };
+    with.says("all 1");
+    with.says("retained 0");
+}
+
+#[test]
 fn forked_children_have_no_memory_and_other_programs_start_their_own() {
     let Some(with) = alike("dlsym", "children", &[]) else { return };
     with.says("child 5");

@@ -29,6 +29,8 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain, (handle *, int))                                               \
     X(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2, (int))                                                   \
     X(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2, (int))                                                       \
+    X(cuGreenCtxCreate, 12040, cuGreenCtxCreate, (handle *, handle, int, unsigned))                                            \
+    X(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy, (handle))                                                                   \
     X(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool, (handle *, int))                                            \
     X(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool, (int, handle))                                                            \
     X(cuStreamCreate, 2000, cuStreamCreate, (handle *, unsigned))                                                              \
@@ -448,6 +450,46 @@ static void created(void) {
     CODE(cuCtxSetCurrent(primary));
     SAY("# freed with it %u\n", cuMemGetAddressRange(0, &n, p));
 }
+/* Memory of a created context outlives the primary context, however that ends. */
+static void outlives(void) {
+    handle c;
+    ptr p, q, r;
+    size_t n;
+    CODE(cuMemAlloc(&r, 1 << 20));
+    CODE(cuCtxCreate(&c, 0, 0));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemsetD8(p, 5, 1 << 20));
+    for (int i = 0; i < 2; i++) {
+        if (i) { CODE(cuDevicePrimaryCtxReset(0)); }
+        else { CODE(cuDevicePrimaryCtxRelease(0)); }
+        SAY("all %d\n", all(p, 1 << 20, 5));
+        CODE(cuMemGetAddressRange(0, &n, p));
+        SAY("of the primary one %d\n", cuMemGetAddressRange(0, &n, r) == 0);
+        CODE(cuMemAlloc(&q, 1 << 20));
+        SAY("elsewhere %d\n", p != q);
+        CODE(cuMemFree(q));
+        CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+        CODE(cuCtxSetCurrent(primary));
+        CODE(cuMemAlloc(&r, 1 << 20));
+        CODE(cuCtxSetCurrent(c));
+    }
+    CODE(cuMemFree(p));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    SAY("retained %u\n", simRetained(0));
+}
+/* A green context retains the primary one. */
+static void green(void) {
+    handle g;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemsetD8(p, 5, 1 << 20));
+    CODE(cuGreenCtxCreate(&g, 0, 0, 1));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    SAY("all %d\n", all(p, 1 << 20, 5));
+    CODE(cuGreenCtxDestroy(g));
+    SAY("retained %u\n", simRetained(0));
+}
 static void children(void) {
     ptr p;
     int status;
@@ -820,7 +862,7 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)

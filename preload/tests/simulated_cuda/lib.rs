@@ -56,6 +56,8 @@ struct State {
 /// A primary context's number.
 const PRIMARY: usize = 0x1000;
 const CREATED: usize = 0x2000;
+/// A green context's number.
+const GREEN: usize = 0x3000;
 /// A default pool's number, and a created one's.
 const POOL: usize = 0x5000;
 const MADE_POOL: usize = 0x6000;
@@ -392,6 +394,8 @@ cuda! {
     }
     fn cuDevicePrimaryCtxRelease(d: c_int) { cuDevicePrimaryCtxRelease_v2(d) }
     fn cuDevicePrimaryCtxReset(d: c_int) { cuDevicePrimaryCtxReset_v2(d) }
+    fn cuGreenCtxCreate(g: *mut usize, _desc: *mut c_void, d: c_int, _f: c_uint) { g.write(GREEN + d as usize); cuDevicePrimaryCtxRetain(&mut 0, d) }
+    fn cuGreenCtxDestroy(g: usize) { cuDevicePrimaryCtxRelease_v2((g - GREEN) as c_int) }
     fn cuDevicePrimaryCtxGetState(d: c_int, f: *mut c_uint, a: *mut c_int) {
         f.write(0);
         let st = sim().state.lock().unwrap();

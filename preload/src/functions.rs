@@ -126,6 +126,7 @@ macro_rules! functions {
                 cuCtxSynchronize();
                 cuDeviceGetDefaultMemPool(*mut MemPool, c_int);
                 cuDeviceGetMemPool(*mut MemPool, c_int);
+                cuMemPoolGetAccess(*mut c_int, MemPool, *mut Location);
                 cuStreamIsCapturing(Stream, *mut c_int);
                 cuStreamGetCtx(Stream, *mut Ctx);
                 cuStreamSynchronize(Stream);

@@ -1,16 +1,12 @@
 //! The default pool of a device, as far as programs ask about it.
 
 use crate::counters;
-use crate::cuda::{Access, Code, Location, MemPool, INVALID_VALUE, RELEASE_THRESHOLD, SUCCESS};
+use crate::cuda::{Access, Code, Location, MemPool, DEVICE, INVALID_VALUE, READ_WRITE, RELEASE_THRESHOLD, SUCCESS};
 use crate::real::Real;
 use crate::served::{self, Served};
 use gpumem::base::DeviceId;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::*;
-
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-const DEVICE: c_int = 1;
-const READ_WRITE: c_int = 3;
 
 /// `CU_MEMPOOL_ATTR_*`, besides [`RELEASE_THRESHOLD`].
 const RESERVED: c_int = 5;

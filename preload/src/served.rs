@@ -10,7 +10,9 @@
 //! Then everything is undone, and the next request starts afresh; but while created contexts have
 //! memory, only that of the primary one ends.
 
-use crate::cuda::{Code, Ctx, Ptr, Stream, INVALID_VALUE, OUT_OF_MEMORY, RELEASE_THRESHOLD, SUCCESS};
+use crate::cuda::{
+    Code, Ctx, Location, Ptr, Stream, DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ_WRITE, RELEASE_THRESHOLD, SUCCESS,
+};
 use crate::quarantine::{Home, Quarantine};
 use crate::real::{other, Real};
 use crate::{counters, settings};
@@ -169,8 +171,15 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
     other!(real, cuDeviceGetDefaultMemPool(&mut default_pool, device));
     other!(real, cuDeviceGetMemPool(&mut current_pool, device));
     if default_pool != 0 {
-        // The program may have set it before it allocated anything.
+        // The program may have set these before it allocated anything.
         real.cuMemPoolGetAttribute(default_pool, RELEASE_THRESHOLD, (&raw mut threshold).cast());
+        for guest in (0..ledger.device_count()).map(DeviceId).filter(|guest| *guest != dev) {
+            let (mut flags, mut there) = (0, Location { kind: DEVICE, id: guest.0 as c_int });
+            let asked = other!(real, cuMemPoolGetAccess(&mut flags, default_pool, &mut there));
+            if asked == SUCCESS && flags == READ_WRITE {
+                ledger.let_in(guest)?;
+            }
+        }
     }
     Ok(Served {
         dev,

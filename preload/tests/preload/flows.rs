@@ -115,7 +115,7 @@ fn memory_of_work_under_way_is_nobody_elses() {
     assert_eq!(with.out.lines().filter(|l| *l == "same 0").count(), 3, "{}{}", with.out, with.err);
     with.says("mine 1");
     with.says("# same after 1");
-    assert!(!with.err.contains("race"), "{}", with.err);
+    assert!(!with.err.contains("Race"), "{}", with.err);
     // The other way waits for the work, which this device refuses to do while it is held.
     let Some(with) = flow("proc", "held", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", "sync")]) else { return };
     assert_eq!(with.out.lines().filter(|l| *l == "same 0").count(), 3, "{}{}", with.out, with.err);
@@ -128,7 +128,7 @@ fn what_waits_for_the_device_is_bounded() {
     for free in ["marker", "sync"] {
         let Some(with) = flow("proc", "ahead", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", free)]) else { return };
         assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
-        assert!(!with.err.contains("race"), "{}", with.err);
+        assert!(!with.err.contains("Race"), "{}", with.err);
         let (_, peak) = with.err.split_once("peak mapped ").unwrap();
         let mib: f64 = peak.split_once(" MiB").unwrap().0.parse().unwrap();
         assert!(mib <= 448.0, "{}", with.err);
@@ -198,7 +198,7 @@ fn threads_keep_their_bytes() {
     for variables in [&[("GPUMEM_FREE", "marker")][..], &[("GPUMEM_FREE", "sync")], &[("SIM_SEED", "3")]] {
         let Some(with) = flow("proc", "threads", true, variables) else { return };
         with.says("bad 0");
-        assert!(!with.err.contains("race"), "{}", with.err);
+        assert!(!with.err.contains("Race"), "{}", with.err);
     }
 }
 
@@ -249,6 +249,13 @@ fn devices_that_are_let_in_reach_old_and_new_memory() {
     let two = ("SIM_DEVICES", "2");
     let Some(with) = alike("proc", "peers", &[two]) else { return };
     with.says("all 1");
+}
+
+#[test]
+fn a_device_that_was_let_in_before_the_first_request_is_waited_for() {
+    let Some(with) = flow("proc", "let_in_early", true, &[("SIM_DEVICES", "2"), ("SIM_SEED", "7")]) else { return };
+    with.says("mine 1");
+    assert!(!with.err.contains("Race"), "{}", with.err);
 }
 
 #[test]

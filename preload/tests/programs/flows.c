@@ -692,6 +692,28 @@ static void peers(void) {
     CODE(cuMemPoolSetAccess(pool, &d, 1));
     CODE(cuCtxEnablePeerAccess(other, 9));
 }
+/* The other device is let in before there is anything to reach, and is at work at the free. */
+static void let_in_early(void) {
+    handle other, pool, s;
+    ptr p, q;
+    access_desc d = {1, 1, 3};
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuDeviceGetDefaultMemPool(&pool, 0));
+    CODE(cuMemPoolSetAccess(pool, &d, 1));
+    CODE(cuMemAllocAsync(&p, 32 << 20, 0));
+    CODE(cuCtxSynchronize());
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemsetD8Async(p, 8, 32 << 20, s));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(p));
+    CODE(cuMemAlloc(&q, 32 << 20));
+    CODE(cuMemsetD8(q, 2, 32 << 20));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxSetCurrent(primary));
+    SAY("mine %d\n", all(q, 32 << 20, 2));
+}
 static void io(int fd, void *b, size_t n, int out) {
     if ((out ? write(fd, b, n) : read(fd, b, n)) != (ssize_t)n) exit(4);
 }
@@ -864,7 +886,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(let_in_early) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

@@ -51,6 +51,8 @@ struct State {
     current_pool: HashMap<u32, usize>,
     /// By pool.
     thresholds: HashMap<usize, u64>,
+    /// By pool and device.
+    access: HashMap<(usize, c_int), c_int>,
 }
 
 /// A primary context's number.
@@ -525,7 +527,12 @@ cuda! {
         v.write(if a == 4 { sim().state.lock().unwrap().thresholds.get(&p).copied().unwrap_or(0) } else { 0 }); 0 }
     fn cuMemPoolSetAttribute(p: usize, a: c_int, v: *mut u64) { if p < POOL || !matches!(a, 1..=4 | 6 | 8) || v.is_null() { return 1; }
         if a == 4 { sim().state.lock().unwrap().thresholds.insert(p, v.read()); } 0 }
-    fn cuMemPoolSetAccess(p: usize, _m: *const Desc, _n: usize) { if p < POOL { 1 } else { 0 } }
+    fn cuMemPoolSetAccess(p: usize, m: *const Desc, n: usize) {
+        if p < POOL { return 1; }
+        for one in std::slice::from_raw_parts(m, n) { sim().state.lock().unwrap().access.insert((p, one.id), one.flags); }
+        0
+    }
+    fn cuMemPoolGetAccess(f: *mut c_int, p: usize, at: *const [c_int; 2]) { f.write(sim().state.lock().unwrap().access.get(&(p, (*at)[1])).copied().unwrap_or(0)); 0 }
     fn cuMemGetAddressRange_v2(b: *mut u64, n: *mut usize, p: u64) {
         match at(p) {
             Some((at, len, _)) => { if !b.is_null() { b.write(at); }

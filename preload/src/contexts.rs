@@ -1,9 +1,10 @@
 //! Contexts that end, and devices that see each other's memory.
 
 use crate::captures;
-use crate::cuda::{Code, Ctx, SUCCESS};
+use crate::cuda::{Code, Ctx, MAP_FAILED, SUCCESS};
 use crate::real::{other, Real};
 use crate::served;
+use gpumem::base::DeviceId;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI64, Ordering::*};
@@ -28,6 +29,9 @@ pub unsafe fn destroy(real: &Real, ctx: Ctx) -> Code {
     let code = real.cuCtxDestroy_v2(ctx);
     if code == SUCCESS {
         served.iter().for_each(|s| s.end_context(ctx));
+        for served in served::all() {
+            served.peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&ctx);
+        }
         captures::context_ended(ctx);
     }
     code
@@ -66,11 +70,7 @@ pub unsafe fn destroy_green(real: &Real, green: usize) -> Code {
 /// of created contexts: its streams are in the primary one. Captures there end with it; those in
 /// other contexts of the device continue.
 fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -> Code) -> Code {
-    let mut ctx: Ctx = 0;
-    let known = captures::any() && real.cuDevicePrimaryCtxRetain(&mut ctx, device) == SUCCESS;
-    if known {
-        real.cuDevicePrimaryCtxRelease_v2(device);
-    }
+    let ctx = captures::any().then(|| real.primary(device)).flatten();
     let stays = served::existing(device).filter(|s| s.has_created());
     match stays {
         Some(served) => served.end_primary(),
@@ -78,7 +78,7 @@ fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -
         None => {}
     }
     let code = if optional && stays.is_some() { SUCCESS } else { end() };
-    if known && code == SUCCESS {
+    if let Some(ctx) = ctx.filter(|_| code == SUCCESS) {
         captures::context_ended(ctx);
     }
     code
@@ -118,10 +118,16 @@ pub unsafe fn enable_peer(real: &Real, peer: Ctx, flags: c_uint) -> Code {
     if code != SUCCESS {
         return code;
     }
-    let here = real.device_of(real.current());
+    let ctx = real.current();
+    let here = real.device_of(ctx);
     let Some((served, _)) = served::of_context(real, peer) else { return code };
-    match here.and_then(|d| u32::try_from(d).ok()).map(gpumem::base::DeviceId) {
-        Some(guest) if guest != served.dev && served.ledger.let_in(guest).is_err() => crate::cuda::MAP_FAILED,
-        _ => code,
+    match here.and_then(|d| u32::try_from(d).ok()).map(DeviceId).filter(|guest| *guest != served.dev) {
+        Some(guest) => {
+            if real.primary(guest.0 as c_int) != Some(ctx) {
+                served.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(ctx);
+            }
+            served.ledger.let_in(guest).map_or(MAP_FAILED, |()| code)
+        }
+        None => code,
     }
 }

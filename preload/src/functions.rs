@@ -124,6 +124,7 @@ macro_rules! functions {
                 cuCtxPushCurrent_v2(Ctx);
                 cuCtxPopCurrent_v2(*mut Ctx);
                 cuCtxSynchronize();
+                cuDevicePrimaryCtxGetState(c_int, *mut c_uint, *mut c_int);
                 cuDeviceGetDefaultMemPool(*mut MemPool, c_int);
                 cuDeviceGetMemPool(*mut MemPool, c_int);
                 cuMemPoolGetAccess(*mut c_int, MemPool, *mut Location);

@@ -44,6 +44,9 @@ pub struct Served {
     created: Mutex<HashMap<Ctx, HashMap<Ptr, u64>>>,
     /// How many allocations `created` holds.
     created_live: AtomicU64,
+    /// Created contexts of other devices that may access the memory. Each guest's primary one may,
+    /// too.
+    pub peers: Mutex<HashSet<Ctx>>,
     /// Numbers of allocations that the program has set to be synchronous.
     pub synchronous: Mutex<HashSet<u64>>,
     /// The device's default pool, by number.
@@ -163,11 +166,10 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
     // The pool retains the primary context.
     pool.pool(dev)?;
     let own = ledger.stream_create(dev)?;
-    let (mut primary, mut default_pool, mut current_pool, mut threshold) = (0, 0, 0, 0u64);
-    if real.cuDevicePrimaryCtxRetain(&mut primary, device) != SUCCESS {
+    let (mut default_pool, mut current_pool, mut threshold) = (0, 0, 0u64);
+    let Some(primary) = real.primary(device) else {
         return Err(Error::new(Status::Driver, "its primary context cannot be retained"));
-    }
-    real.cuDevicePrimaryCtxRelease_v2(device);
+    };
     other!(real, cuDeviceGetDefaultMemPool(&mut default_pool, device));
     other!(real, cuDeviceGetMemPool(&mut current_pool, device));
     if default_pool != 0 {
@@ -191,6 +193,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
         quarantine: Quarantine::default(),
         created: Mutex::default(),
         created_live: AtomicU64::new(0),
+        peers: Mutex::default(),
         synchronous: Mutex::default(),
         default_pool,
         pool_is_current: AtomicBool::new(current_pool == default_pool),

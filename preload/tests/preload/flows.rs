@@ -259,6 +259,21 @@ fn a_device_that_was_let_in_before_the_first_request_is_waited_for() {
 }
 
 #[test]
+fn a_guest_that_leaves_is_not_kept() {
+    let Some(with) = alike("proc", "guest_leaves", &[("SIM_DEVICES", "2")]) else { return };
+    with.says("retained 0");
+    with.says("retained then 0");
+}
+
+#[test]
+fn a_created_context_that_was_let_in_is_waited_for() {
+    let Some(with) = flow("proc", "created_guest", true, &[("SIM_DEVICES", "2"), ("SIM_SEED", "7")]) else { return };
+    with.says("mine 1");
+    with.says("cuMemFree(q) = 0");
+    assert!(!with.err.contains("Race"), "{}", with.err);
+}
+
+#[test]
 fn two_processes_share_memory_by_handle() {
     let Some(with) = flow("proc", "share", true, &[]) else { return };
     for line in ["once 1, all 1", "changed 1", "freed = 1"] {

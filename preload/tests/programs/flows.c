@@ -714,6 +714,42 @@ static void let_in_early(void) {
     CODE(cuCtxSetCurrent(primary));
     SAY("mine %d\n", all(q, 32 << 20, 2));
 }
+/* A guest's primary context ends with the program's hold on it. */
+static void guest_leaves(void) {
+    handle other;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuCtxEnablePeerAccess(primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(p));
+    CODE(cuDevicePrimaryCtxRelease(1));
+    SAY("retained %u\n", simRetained(1));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
+    SAY("retained then %u\n", simRetained(1));
+}
+/* A created context of another device is at work at the free. */
+static void created_guest(void) {
+    handle c, s;
+    ptr p, q;
+    CODE(cuMemAlloc(&p, 32 << 20));
+    CODE(cuCtxCreate(&c, 0, 1));
+    CODE(cuCtxEnablePeerAccess(primary, 0));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemsetD8Async(p, 8, 32 << 20, s));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(p));
+    CODE(cuMemAlloc(&q, 32 << 20));
+    CODE(cuMemsetD8(q, 2, 32 << 20));
+    CODE(cuCtxSetCurrent(c));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxDestroy(c));
+    CODE(cuCtxSetCurrent(primary));
+    SAY("mine %d\n", all(q, 32 << 20, 2));
+    CODE(cuMemFree(q));
+}
 static void io(int fd, void *b, size_t n, int out) {
     if ((out ? write(fd, b, n) : read(fd, b, n)) != (ssize_t)n) exit(4);
 }
@@ -886,7 +922,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(let_in_early) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

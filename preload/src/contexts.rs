@@ -1,9 +1,8 @@
 //! Contexts that end, and devices that see each other's memory.
 
-use crate::captures;
 use crate::cuda::{Code, Ctx, MAP_FAILED, SUCCESS};
 use crate::real::{other, Real};
-use crate::served;
+use crate::{captures, ipc, served};
 use gpumem::base::DeviceId;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -21,6 +20,9 @@ fn retained(device: c_int) -> Option<&'static AtomicI64> {
 
 /// Destroys a created context, and with it its memory.
 pub unsafe fn destroy(real: &Real, ctx: Ctx) -> Code {
+    if served::of_primary(ctx).is_none() {
+        ipc::context_ends(real, ctx);
+    }
     let served: Vec<_> = served::all().filter(|s| s.has_created()).collect();
     if !served.is_empty() && ctx != 0 {
         // Others get its memory next.
@@ -71,7 +73,11 @@ pub unsafe fn destroy_green(real: &Real, green: usize) -> Code {
 /// other contexts of the device continue.
 fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -> Code) -> Code {
     let ctx = captures::any().then(|| real.primary(device)).flatten();
-    let stays = served::existing(device).filter(|s| s.has_created());
+    let served = served::existing(device);
+    if let Some(served) = served {
+        ipc::context_ends(real, served.primary());
+    }
+    let stays = served.filter(|s| s.has_created() || ipc::any_besides(s.dev, s.primary()));
     match stays {
         Some(served) => served.end_primary(),
         None if served::end(device) => drop(real.cuDevicePrimaryCtxRelease_v2(device)),

@@ -286,6 +286,18 @@ fn two_processes_share_memory_by_handle() {
 }
 
 #[test]
+fn memory_of_another_process_is_told_like_an_allocation_and_ends_with_its_context() {
+    let Some(with) = flow("proc", "share_facts", true, &[]) else { return };
+    for line in ["range 1 5242880", "start 1, id 1", "sync 1", "gone 1", "all 1"] {
+        with.says(line);
+    }
+    with.says("cuMemRetainAllocationHandle(&made, q) = 1");
+    with.says("cuPointerSetAttribute(&sync, 6, q) = 0");
+    with.says("cuGraphAddNode(&node, 1, 0, 0, 0, memset_node) = 0");
+    assert_eq!(with.out.lines().filter(|l| *l == "closed 0").count(), 2, "{}{}", with.out, with.err);
+}
+
+#[test]
 fn a_handle_can_be_opened_while_a_thread_waits_to_close_it() {
     let Some(with) = flow("proc", "share_while_closing", true, &[]) else { return };
     with.says("closed 1, once 1, all 1");

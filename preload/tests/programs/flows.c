@@ -792,6 +792,53 @@ static void share(void) {
     CODE(cuIpcOpenMemHandle(&q, h, 1));
     CODE(cuIpcGetMemHandle(0, r));
 }
+/* Memory of another process is told like the allocation that it is, and ends with its context. */
+static void share_facts(void) {
+    int to[2];
+    ipc h;
+    ptr p, q, r, base = 0;
+    size_t n = 0;
+    handle c, node, made;
+    unsigned sync = 1;
+    uint64_t id = 0, memset_node[32] = {2};
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        CODE(cuMemGetAddressRange(&base, &n, q + 1000));
+        SAY("range %d %zu\n", base == q, n);
+        CODE(cuPointerGetAttribute(&base, 11, q + 1000));
+        CODE(cuPointerGetAttribute(&id, 7, q));
+        SAY("start %d, id %d\n", base == q, id != 0);
+        CODE(cuMemRetainAllocationHandle(&made, q));
+        CODE(cuPointerSetAttribute(&sync, 6, q));
+        sync = 7;
+        CODE(cuPointerGetAttribute(&sync, 6, q));
+        SAY("sync %u\n", sync);
+        memset_node[2] = q;
+        CODE(cuGraphAddNode(&node, 1, 0, 0, 0, memset_node));
+        CODE(cuCtxCreate(&c, 0, 0));
+        CODE(cuDevicePrimaryCtxReset(0));
+        SAY("gone %d\n", cuMemGetAddressRange(&base, &n, q) != 0);
+        SAY("closed %d\n", cuIpcCloseMemHandle(q) == 0);
+        CODE(cuIpcOpenMemHandle(&r, h, 1));
+        CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+        CODE(cuDevicePrimaryCtxReset(0));
+        SAY("all %d\n", all(r, 5 << 20, 3));
+        CODE(cuCtxDestroy(c));
+        CODE(cuCtxSetCurrent(primary));
+        SAY("closed %d\n", cuIpcCloseMemHandle(r) == 0);
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&r, 100000));
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+}
 static void *closer(void *arg) {
     cuCtxSetCurrent(primary);
     return (void *)(uintptr_t)cuIpcCloseMemHandle(*(ptr *)arg);
@@ -922,7 +969,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

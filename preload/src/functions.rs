@@ -22,6 +22,7 @@ macro_rules! functions {
                 "cuMemPoolSetAttribute", 11020 .. 99999, Any: cuMemPoolSetAttribute(pool: MemPool, what: c_int, value: *mut c_void) = mempool::set;
                 "cuMemPoolSetAccess", 11020 .. 99999, Any: cuMemPoolSetAccess(pool: MemPool, map: *const Access, count: usize) = mempool::access;
                 "cuDeviceSetMemPool", 11020 .. 99999, Any: cuDeviceSetMemPool(device: c_int, pool: MemPool) = mempool::choose;
+                "cuMemPoolDestroy", 11020 .. 99999, Any: cuMemPoolDestroy(pool: MemPool) = mempool::destroy;
                 "cuMemSetMemPool", 13000 .. 99999, Any: cuMemSetMemPool(location: *mut Location, kind: c_int, pool: MemPool) = mempool::choose_at;
                 "cuMemGetInfo", 3020 .. 99999, Any: cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = facts::memory;
                 "cuMemGetAddressRange", 3020 .. 99999, Any: cuMemGetAddressRange_v2(base: *mut Ptr, bytes: *mut usize, ptr: Ptr) = facts::range;

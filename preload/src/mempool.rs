@@ -2,7 +2,7 @@
 
 use crate::counters;
 use crate::cuda::{Access, Code, Location, MemPool, DEVICE, INVALID_VALUE, READ_WRITE, RELEASE_THRESHOLD, SUCCESS};
-use crate::real::Real;
+use crate::real::{other, Real};
 use crate::served::{self, Served};
 use gpumem::base::DeviceId;
 use std::ffi::{c_int, c_void};
@@ -114,6 +114,18 @@ pub unsafe fn choose(real: &Real, device: c_int, pool: MemPool) -> Code {
     let code = real.cuDeviceSetMemPool(device, pool);
     if let Some(served) = served::existing(device).filter(|_| code == SUCCESS) {
         served.pool_is_current.store(pool == served.default_pool, Relaxed);
+    }
+    code
+}
+
+/// Destroys a pool. Where it was the current one, the default pool is from now on.
+pub unsafe fn destroy(real: &Real, pool: MemPool) -> Code {
+    let code = real.cuMemPoolDestroy(pool);
+    for served in served::all().filter(|_| code == SUCCESS) {
+        let mut current = 0;
+        if other!(real, cuDeviceGetMemPool(&mut current, served.dev.0 as c_int)) == SUCCESS {
+            served.pool_is_current.store(current == served.default_pool, Relaxed);
+        }
     }
     code
 }

@@ -23,10 +23,10 @@ fn allocating_and_freeing_by_every_way_to_the_functions() {
         assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![2], vec![2]), "{how}: {}", with.err);
         let Some(with) = alike(how, "async", &[]) else { return };
         // Only what came from pools of the program's own is the driver's.
-        for line in ["# native 0", "# native, other pool 1", "# native, pool set 1"] {
+        for line in ["# native 0", "# native, other pool 1", "# native, pool set 1", "# native, pool gone 0"] {
             with.says(line);
         }
-        assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![4], vec![4]), "{how}: {}", with.err);
+        assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![5], vec![5]), "{how}: {}", with.err);
     }
 }
 

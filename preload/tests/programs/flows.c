@@ -56,6 +56,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuMemFreeAsync, 11020, cuMemFreeAsync, (ptr, handle))                                                                    \
     X(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync, (ptr *, size_t, handle, handle))                                \
     X(cuMemPoolCreate, 11020, cuMemPoolCreate, (handle *, const void *))                                                       \
+    X(cuMemPoolDestroy, 11020, cuMemPoolDestroy, (handle))                                                                     \
     X(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo, (handle, size_t))                                                               \
     X(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute, (handle, int, void *))                                              \
     X(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute, (handle, int, void *))                                              \
@@ -172,6 +173,10 @@ static void async(void) {
     CODE(cuDeviceSetMemPool(0, own_pool));
     CODE(cuMemAllocAsync(&r, 4096, s));
     SAY("# native, pool set %u\n", simNative());
+    CODE(cuMemFreeAsync(r, s));
+    CODE(cuMemPoolDestroy(own_pool));
+    CODE(cuMemAllocAsync(&r, 4096, s));
+    SAY("# native, pool gone %u\n", simNative());
     CODE(cuMemFreeAsync(r, s));
     CODE(cuDeviceSetMemPool(0, pool));
     CODE(cuMemFreeAsync(p, s));

@@ -521,6 +521,7 @@ cuda! {
     fn cuDeviceGetMemPool(p: *mut usize, d: c_int) { p.write(sim().state.lock().unwrap().current_pool.get(&(d as u32)).copied().unwrap_or(POOL + d as usize)); 0 }
     fn cuDeviceSetMemPool(d: c_int, p: usize) { if p < POOL { return 1; } sim().state.lock().unwrap().current_pool.insert(d as u32, p); 0 }
     fn cuMemPoolCreate(p: *mut usize, _props: *const c_void) { let mut st = sim().state.lock().unwrap(); st.pools += 1; p.write(MADE_POOL + st.pools); 0 }
+    fn cuMemPoolDestroy(p: usize) { if p < MADE_POOL { return 1; } sim().state.lock().unwrap().current_pool.retain(|_, current| *current != p); 0 }
     fn cuMemPoolTrimTo(p: usize, _n: usize) { if p < POOL { 1 } else { 0 } }
     fn cuMemPoolGetAttribute(p: usize, a: c_int, v: *mut u64) { if p < POOL || !(1..=8).contains(&a) || v.is_null() { return 1; }
         if a <= 3 { v.cast::<c_int>().write(1); return 0; }

@@ -2,9 +2,10 @@
 //! it.
 
 use crate::cuda::{Code, Ctx, MemPool, Ptr, INVALID_VALUE, SUCCESS};
-use crate::ipc;
 use crate::real::Real;
 use crate::served::{self, Served};
+use crate::{ipc, settings};
+use gpumem::context::config::Limit;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::PoisonError;
 
@@ -33,12 +34,23 @@ pub unsafe fn memory(real: &Real, free: *mut usize, total: *mut usize) -> Code {
     unsafe {
         let all = if total.is_null() { u64::MAX } else { *total as u64 };
         let mut left = (*free as u64).saturating_add(stats.mapped.saturating_sub(live)).min(all);
-        if limit != gpumem::context::config::Limit::Device && !total.is_null() {
+        if limit != Limit::Device && !total.is_null() {
             let most = limit.of(all).min(all);
             left = left.min(most.saturating_sub(live));
             *total = most as usize;
         }
         *free = left as usize;
+    }
+    code
+}
+
+/// Reports gpumem's limit, if there is one, as the size of a device.
+pub unsafe fn total(real: &Real, out: *mut usize, device: c_int) -> Code {
+    let code = real.cuDeviceTotalMem_v2(out, device);
+    let limit = settings::config().filter(|config| config.pool).map_or(Limit::Device, |config| config.limit);
+    if code == SUCCESS && limit != Limit::Device && !served::is_refused(device) {
+        // SAFETY: the driver has written it.
+        unsafe { *out = limit.of(*out as u64).min(*out as u64) as usize };
     }
     code
 }

@@ -25,6 +25,7 @@ macro_rules! functions {
                 "cuMemPoolDestroy", 11020 .. 99999, Any: cuMemPoolDestroy(pool: MemPool) = mempool::destroy;
                 "cuMemSetMemPool", 13000 .. 99999, Any: cuMemSetMemPool(location: *mut Location, kind: c_int, pool: MemPool) = mempool::choose_at;
                 "cuMemGetInfo", 3020 .. 99999, Any: cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = facts::memory;
+                "cuDeviceTotalMem", 3020 .. 99999, Any: cuDeviceTotalMem_v2(out: *mut usize, device: c_int) = facts::total;
                 "cuMemGetAddressRange", 3020 .. 99999, Any: cuMemGetAddressRange_v2(base: *mut Ptr, bytes: *mut usize, ptr: Ptr) = facts::range;
                 "cuMemRetainAllocationHandle", 11000 .. 99999, Any: cuMemRetainAllocationHandle(out: *mut u64, ptr: Ptr) = facts::retain;
                 "cuPointerGetAttribute", 4000 .. 99999, Any: cuPointerGetAttribute(out: *mut c_void, what: c_int, ptr: Ptr) = facts::attribute;

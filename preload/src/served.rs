@@ -17,7 +17,6 @@ use crate::quarantine::{Home, Quarantine};
 use crate::real::{other, Real};
 use crate::{counters, settings};
 use gpumem::base::{DeviceId, Error, Status, StreamHandle};
-use gpumem::context::config::Backend;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::{cuda, process, Driver, Ledger};
 use gpumem::pool::AllocInfo;
@@ -108,6 +107,11 @@ pub fn existing(device: c_int) -> Option<&'static Served> {
     all().find(|s| i64::from(s.dev.0) == i64::from(device))
 }
 
+/// Whether gpumem has found that it cannot serve a device.
+pub fn is_refused(device: c_int) -> bool {
+    usize::try_from(device).ok().and_then(|d| REFUSED.get(d)).is_none_or(|refused| refused.load(Relaxed))
+}
+
 fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     let at = usize::try_from(device).ok().filter(|d| *d < MOST)?;
     let (slot, refused) = (SERVED.get(at)?, REFUSED.get(at)?);
@@ -125,7 +129,8 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
     }
-    match start(real, device) {
+    let config = settings::config()?;
+    match start(real, device, config) {
         Ok(served) => {
             let served: &'static Served = Box::leak(Box::new(served));
             slot.store(std::ptr::from_ref(served).cast_mut(), Release);
@@ -144,12 +149,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     }
 }
 
-fn start(real: &Real, device: c_int) -> Result<Served, Error> {
-    if let Some(wrong) = &settings::get().wrong {
-        return Err(Error::new(Status::Config, wrong.clone()));
-    }
-    // The driver serves captures. A request names its stream and never an arena or a reservation.
-    let config = Config { backend: Backend::Cuda, tiers: false, ..Config::from_env()? };
+fn start(real: &Real, device: c_int, config: &Config) -> Result<Served, Error> {
     if !config.pool {
         return Err(Error::new(Status::Unsupported, "GPUMEM_POOL is off"));
     }
@@ -162,7 +162,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
         return Err(Error::new(Status::Unsupported, "it has no virtual memory management"));
     }
     let ledger = Arc::new(Ledger::new(driver));
-    let pool = Context::new(ledger.clone(), config)?;
+    let pool = Context::new(ledger.clone(), config.clone())?;
     // The pool retains the primary context.
     pool.pool(dev)?;
     let own = ledger.stream_create(dev)?;

@@ -31,6 +31,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2, (int))                                                       \
     X(cuGreenCtxCreate, 12040, cuGreenCtxCreate, (handle *, handle, int, unsigned))                                            \
     X(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy, (handle))                                                                   \
+    X(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2, (size_t *, int))                                                            \
     X(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool, (handle *, int))                                            \
     X(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool, (int, handle))                                                            \
     X(cuStreamCreate, 2000, cuStreamCreate, (handle *, unsigned))                                                              \
@@ -667,6 +668,8 @@ static void captured_elsewhere(void) {
 static void limited(void) {
     ptr p;
     size_t f, t;
+    CODE(cuDeviceTotalMem(&t, 0));
+    SAY("# size %d\n", (int)(t >> 20));
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemGetInfo(&f, &t));
     SAY("# free %d total %d\n", (int)(f >> 20), (int)(t >> 20));
@@ -754,6 +757,19 @@ static void created_guest(void) {
     CODE(cuCtxSetCurrent(primary));
     SAY("mine %d\n", all(q, 32 << 20, 2));
     CODE(cuMemFree(q));
+}
+/* Each device is asked about and used. */
+static void all_devices(void) {
+    handle other;
+    size_t t;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuDeviceTotalMem(&t, 1));
+    SAY("size %zu\n", t);
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
 }
 static void io(int fd, void *b, size_t n, int out) {
     if ((out ? write(fd, b, n) : read(fd, b, n)) != (ssize_t)n) exit(4);
@@ -974,7 +990,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

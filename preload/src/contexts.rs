@@ -91,7 +91,8 @@ fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -
 }
 
 /// Releases a primary context. The program's last release ends it, as gpumem does not keep it
-/// alive, except for memory of created contexts. While the process exits, everything goes anyway and other threads may still be at work.
+/// alive, except for memory of created contexts. While the process exits, everything goes anyway
+/// and other threads may still be at work.
 fn releases(real: &Real, device: c_int, release: impl FnOnce() -> Code) -> Code {
     let last = retained(device).is_some_and(|n| n.load(Relaxed) > 0 && n.fetch_sub(1, Relaxed) == 1);
     match last && !crate::counters::is_exiting() {

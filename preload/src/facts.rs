@@ -3,7 +3,7 @@
 
 use crate::cuda::{Code, Ctx, MemPool, Ptr, INVALID_VALUE, SUCCESS};
 use crate::real::Real;
-use crate::served::{self, Served};
+use crate::served::{self, Found};
 use crate::{ipc, settings};
 use gpumem::context::config::Limit;
 use std::ffi::{c_int, c_uint, c_void};
@@ -58,20 +58,6 @@ pub unsafe fn total(real: &Real, out: *mut usize, device: c_int) -> Code {
 /// An address at which nothing ever is. The driver is asked about it where the program asks about
 /// memory that is not allocated, as gpumem may still map memory there.
 const NOWHERE: Ptr = 0x1000;
-
-/// An allocation, or memory of another process, as the program sees it.
-pub struct Found {
-    pub served: &'static Served,
-    pub base: Ptr,
-    pub bytes: u64,
-    pub id: u64,
-    /// The context that it was made in.
-    pub context: Ctx,
-    /// The pool that it is from, or 0.
-    pub pool: MemPool,
-    /// Whether other processes can be given a handle of it.
-    pub shareable: bool,
-}
 
 /// What is at `ptr`; where there is nothing of gpumem's, the address to ask the driver about.
 fn find(ptr: Ptr) -> Result<Found, Ptr> {

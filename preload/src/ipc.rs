@@ -3,11 +3,10 @@
 //! it asks the named one ([`crate::porter`]), gets the memory as file descriptors, and maps it.
 
 use crate::cuda::{Code, Ctx, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
-use crate::facts::Found;
 use crate::name::Name;
 use crate::porter;
 use crate::real::{other, Real};
-use crate::served::{self, Served};
+use crate::served::{self, Found, Served};
 use gpumem::base::{DeviceId, Error};
 use gpumem::driver::process::Uncancelled;
 use gpumem::driver::PhysHandle;

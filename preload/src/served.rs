@@ -11,7 +11,8 @@
 //! memory, only that of the primary one ends.
 
 use crate::cuda::{
-    Code, Ctx, Location, Ptr, Stream, DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ_WRITE, RELEASE_THRESHOLD, SUCCESS,
+    Code, Ctx, Location, MemPool, Ptr, Stream, DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ_WRITE, RELEASE_THRESHOLD,
+    SUCCESS,
 };
 use crate::quarantine::{Home, Quarantine};
 use crate::real::{other, Real};
@@ -56,6 +57,20 @@ pub struct Served {
     pub threshold: AtomicU64,
     /// High marks kept when the other one was reset: used, reserved.
     pub marks: [AtomicU64; 2],
+}
+
+/// An allocation, or memory of another process, as the program sees it.
+pub struct Found {
+    pub served: &'static Served,
+    pub base: Ptr,
+    pub bytes: u64,
+    pub id: u64,
+    /// The context that it was made in.
+    pub context: Ctx,
+    /// The pool that it is from, or 0.
+    pub pool: MemPool,
+    /// Whether other processes can be given a handle of it.
+    pub shareable: bool,
 }
 
 static SERVED: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
@@ -337,7 +352,7 @@ impl Served {
         let mut ending = Vec::new();
         self.pool.visit(&mut |alive, _| {
             if alive.info.tag == 0 && !self.quarantine.has(alive.info.base) {
-                ending.push(alive.info.clone());
+                ending.push(alive.info);
             }
             true
         });

@@ -9,7 +9,8 @@ use crate::{captures, counters, settings};
 use gpumem::context::preload::Free;
 use gpumem::driver::Driver;
 use gpumem::pool::AllocInfo;
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
+use std::sync::PoisonError;
 
 /// Rows of pitched memory begin at multiples of this, as the driver's do on every device that
 /// gpumem can serve.
@@ -105,7 +106,7 @@ pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
 
 /// Frees memory once all work that may use it is done; `false` when it has been freed already.
 pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
-    served.synchronous.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&info.id);
+    served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&info.id);
     served.disown(info);
     let here = real.current();
     let elsewhere = info.tag != 0 || here != served.primary() && here != 0;
@@ -116,15 +117,13 @@ pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
         return served.quarantine.add(served, info.base, info.id, info.usable);
     }
     // The contexts whose work may use it: the memory's own, the current one, and those of devices
-    // that were given access.
+    // that were given access. One that has ended has no work.
     let mut waited = served.ledger.device_sync(served.dev).is_ok();
-    for ctx in [info.tag as Ctx, here] {
-        if ctx != 0 && ctx != served.primary() {
-            waited &= real.within(ctx, || other!(real, cuCtxSynchronize())).is_some_and(|c| c == SUCCESS);
-        }
-    }
-    for guest in guests {
-        waited &= served.ledger.inner().device_sync(guest).is_ok();
+    let mut users = served.peers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    users.extend(guests.into_iter().filter_map(|guest| real.primary(guest.0 as c_int)));
+    users.extend([info.tag as Ctx, here]);
+    for ctx in users.into_iter().filter(|ctx| *ctx != 0 && *ctx != served.primary()) {
+        waited &= real.within(ctx, || other!(real, cuCtxSynchronize())).is_none_or(|c| c == SUCCESS);
     }
     match waited {
         true => {

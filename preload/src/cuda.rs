@@ -46,5 +46,9 @@ pub struct Location {
 #[derive(Clone, Copy)]
 pub struct NodeParams(pub [u64; 32]);
 
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+pub const DEVICE: c_int = 1;
+pub const READ_WRITE: c_int = 3;
+
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 pub const RELEASE_THRESHOLD: c_int = 4;

@@ -22,8 +22,10 @@ macro_rules! functions {
                 "cuMemPoolSetAttribute", 11020 .. 99999, Any: cuMemPoolSetAttribute(pool: MemPool, what: c_int, value: *mut c_void) = mempool::set;
                 "cuMemPoolSetAccess", 11020 .. 99999, Any: cuMemPoolSetAccess(pool: MemPool, map: *const Access, count: usize) = mempool::access;
                 "cuDeviceSetMemPool", 11020 .. 99999, Any: cuDeviceSetMemPool(device: c_int, pool: MemPool) = mempool::choose;
+                "cuMemPoolDestroy", 11020 .. 99999, Any: cuMemPoolDestroy(pool: MemPool) = mempool::destroy;
                 "cuMemSetMemPool", 13000 .. 99999, Any: cuMemSetMemPool(location: *mut Location, kind: c_int, pool: MemPool) = mempool::choose_at;
                 "cuMemGetInfo", 3020 .. 99999, Any: cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = facts::memory;
+                "cuDeviceTotalMem", 3020 .. 99999, Any: cuDeviceTotalMem_v2(out: *mut usize, device: c_int) = facts::total;
                 "cuMemGetAddressRange", 3020 .. 99999, Any: cuMemGetAddressRange_v2(base: *mut Ptr, bytes: *mut usize, ptr: Ptr) = facts::range;
                 "cuMemRetainAllocationHandle", 11000 .. 99999, Any: cuMemRetainAllocationHandle(out: *mut u64, ptr: Ptr) = facts::retain;
                 "cuPointerGetAttribute", 4000 .. 99999, Any: cuPointerGetAttribute(out: *mut c_void, what: c_int, ptr: Ptr) = facts::attribute;
@@ -40,6 +42,8 @@ macro_rules! functions {
                 "cuDevicePrimaryCtxRelease", 7000 .. 11000, Any: cuDevicePrimaryCtxRelease(device: c_int) = contexts::release_1;
                 "cuDevicePrimaryCtxReset", 7000 .. 11000, Any: cuDevicePrimaryCtxReset(device: c_int) = contexts::reset_1;
                 "cuDevicePrimaryCtxReset", 11000 .. 99999, Any: cuDevicePrimaryCtxReset_v2(device: c_int) = contexts::reset;
+                "cuGreenCtxCreate", 12040 .. 99999, Any: cuGreenCtxCreate(out: *mut usize, desc: *mut c_void, device: c_int, flags: c_uint) = contexts::create_green;
+                "cuGreenCtxDestroy", 12040 .. 99999, Any: cuGreenCtxDestroy(green: usize) = contexts::destroy_green;
                 "cuStreamBeginCapture", 10010 .. 99999, Legacy: cuStreamBeginCapture_v2(stream: Stream, mode: c_int) = captures::begin;
                 "cuStreamBeginCapture", 10010 .. 99999, Own: cuStreamBeginCapture_v2_ptsz(stream: Stream, mode: c_int) = captures::begin_own;
                 "cuStreamBeginCapture", 10000 .. 10010, Legacy: cuStreamBeginCapture(stream: Stream) = captures::begin_1;
@@ -122,8 +126,10 @@ macro_rules! functions {
                 cuCtxPushCurrent_v2(Ctx);
                 cuCtxPopCurrent_v2(*mut Ctx);
                 cuCtxSynchronize();
+                cuDevicePrimaryCtxGetState(c_int, *mut c_uint, *mut c_int);
                 cuDeviceGetDefaultMemPool(*mut MemPool, c_int);
                 cuDeviceGetMemPool(*mut MemPool, c_int);
+                cuMemPoolGetAccess(*mut c_int, MemPool, *mut Location);
                 cuStreamIsCapturing(Stream, *mut c_int);
                 cuStreamGetCtx(Stream, *mut Ctx);
                 cuStreamSynchronize(Stream);

@@ -52,12 +52,17 @@ pub fn is_hook(function: *mut c_void) -> bool {
     (0..HOOKS.len()).any(|i| address(i) == function as usize)
 }
 
+/// Whether a hooked function has this name.
+pub fn is_name(name: &[u8]) -> bool {
+    HOOKS.iter().any(|h| [h.base, h.export].iter().any(|n| n.as_bytes() == name))
+}
+
 /// The answer to the program for `name`, where the driver's is `found`: a hook if that is a hooked
 /// function. With `asked`, a version and flags, even if the answer is not what the driver's library
 /// exports.
 pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) -> *mut c_void {
     let Ok(text) = name.to_str() else { return found };
-    if found.is_null() || !HOOKS.iter().any(|h| h.base == text || h.export == text) || is_hook(found) {
+    if found.is_null() || !is_name(text.as_bytes()) || is_hook(found) {
         return found;
     }
     let Some(real) = Real::get() else { return found };

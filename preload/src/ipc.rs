@@ -2,11 +2,11 @@
 //! is mapped, so a handle of gpumem's names the process and the allocation. The process that opens
 //! it asks the named one ([`crate::porter`]), gets the memory as file descriptors, and maps it.
 
-use crate::cuda::{Code, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
+use crate::cuda::{Code, Ctx, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
 use crate::name::Name;
 use crate::porter;
 use crate::real::{other, Real};
-use crate::served::{self, Served};
+use crate::served::{self, Found, Served};
 use gpumem::base::{DeviceId, Error};
 use gpumem::driver::process::Uncancelled;
 use gpumem::driver::PhysHandle;
@@ -24,8 +24,11 @@ struct Import {
     pieces: Vec<(u64, PhysHandle)>,
     /// Openings less closings.
     opened: u64,
-    /// The number of the last opening.
+    /// The number of the first opening, and of the last.
+    first: u64,
     latest: u64,
+    /// The context that opened it first, with which it ends.
+    ctx: Ctx,
     served: &'static Served,
 }
 
@@ -42,6 +45,37 @@ fn imports() -> MutexGuard<'static, Imports> {
 
 fn opening() -> u64 {
     OPENINGS.fetch_add(1, Relaxed) + 1
+}
+
+/// The memory of another process at `ptr`.
+pub fn find(ptr: Ptr) -> Option<Found> {
+    let imports = imports();
+    let ((name, _), import) =
+        imports.iter().flatten().find(|((name, _), i)| (i.ptr..i.ptr + name.bytes).contains(&ptr))?;
+    Some(Found {
+        served: import.served,
+        base: import.ptr,
+        bytes: name.bytes,
+        id: import.id(),
+        context: import.ctx,
+        pool: 0,
+        shareable: false,
+    })
+}
+
+/// Whether memory was opened on a device in other contexts than `ctx`.
+pub fn any_besides(dev: DeviceId, ctx: Ctx) -> bool {
+    imports().iter().flatten().any(|((_, on), i)| *on == dev && i.ctx != ctx)
+}
+
+/// Unmaps what a context has opened, which is about to end.
+pub fn context_ends(real: &Real, ctx: Ctx) {
+    let ending: Vec<Import> =
+        imports().iter_mut().flat_map(|all| all.extract_if(|_, i| i.ctx == ctx)).map(|(_, i)| i).collect();
+    if !ending.is_empty() {
+        let _ = real.within(ctx, || other!(real, cuCtxSynchronize()));
+        ending.iter().for_each(Import::end);
+    }
 }
 
 pub unsafe fn export(real: &Real, out: *mut IpcHandle, ptr: Ptr) -> Code {
@@ -101,7 +135,7 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
     if let Some(done) = open_again(&mut imports) {
         return done;
     }
-    match import(served, pieces, offset) {
+    match import(served, real.current(), pieces, offset) {
         Ok(import) => {
             // SAFETY: as above.
             unsafe { out.write(import.ptr) };
@@ -113,12 +147,14 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
 }
 
 /// Maps pieces side by side.
-fn import(served: &'static Served, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> Result<Import, Error> {
+fn import(served: &'static Served, ctx: Ctx, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> Result<Import, Error> {
     // Not the pool's memory: it is not written down, and a tear-down leaves it alone.
     let driver = served.ledger.inner();
     let total: u64 = pieces.iter().map(|(_, bytes)| bytes).sum();
     let va = driver.va_reserve(served.dev, total, 2 << 20)?;
-    let mut import = Import { ptr: va + offset, va, pieces: Vec::new(), opened: 1, latest: opening(), served };
+    let number = opening();
+    let mut import =
+        Import { ptr: va + offset, va, pieces: Vec::new(), opened: 1, first: number, latest: number, ctx, served };
     let mut at = va;
     let mapped = pieces.into_iter().try_for_each(|(fd, bytes)| {
         let handle = driver.phys_import(served.dev, &fd)?;
@@ -130,7 +166,7 @@ fn import(served: &'static Served, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> 
     match mapped.and_then(|()| driver.set_access(va, total, &[served.dev])) {
         Ok(()) => Ok(import),
         Err(e) => {
-            unmap(&import);
+            import.unmap();
             // Nothing is mapped in it any more.
             let _ = driver.va_free(served.dev, va, total);
             Err(e)
@@ -138,14 +174,28 @@ fn import(served: &'static Served, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> 
     }
 }
 
-fn unmap(import: &Import) -> u64 {
-    let driver = import.served.ledger.inner();
-    let total: u64 = import.pieces.iter().map(|(bytes, _)| bytes).sum();
-    if total > 0 {
-        let _ = driver.unmap(import.va, total);
+impl Import {
+    /// A number that no allocation has.
+    fn id(&self) -> u64 {
+        self.first | 1 << 63
     }
-    import.pieces.iter().for_each(|(_, h)| drop(driver.phys_release(*h)));
-    total
+
+    fn unmap(&self) -> u64 {
+        let driver = self.served.ledger.inner();
+        let total: u64 = self.pieces.iter().map(|(bytes, _)| bytes).sum();
+        if total > 0 {
+            let _ = driver.unmap(self.va, total);
+        }
+        self.pieces.iter().for_each(|(_, h)| drop(driver.phys_release(*h)));
+        total
+    }
+
+    /// Gives everything back.
+    fn end(&self) {
+        let total = self.unmap();
+        let _ = self.served.ledger.inner().va_free(self.served.dev, self.va, total);
+        self.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id());
+    }
 }
 
 pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
@@ -167,10 +217,7 @@ pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
         if waited == latest {
             let last = imports.as_mut().and_then(|all| all.remove(&key));
             drop(imports);
-            if let Some(import) = last {
-                let total = unmap(&import);
-                let _ = import.served.ledger.inner().va_free(import.served.dev, import.va, total);
-            }
+            last.iter().for_each(Import::end);
             return SUCCESS;
         }
         drop(imports);

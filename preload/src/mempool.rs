@@ -1,16 +1,12 @@
 //! The default pool of a device, as far as programs ask about it.
 
 use crate::counters;
-use crate::cuda::{Access, Code, Location, MemPool, INVALID_VALUE, RELEASE_THRESHOLD, SUCCESS};
-use crate::real::Real;
+use crate::cuda::{Access, Code, Location, MemPool, DEVICE, INVALID_VALUE, READ_WRITE, RELEASE_THRESHOLD, SUCCESS};
+use crate::real::{other, Real};
 use crate::served::{self, Served};
 use gpumem::base::DeviceId;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::*;
-
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-const DEVICE: c_int = 1;
-const READ_WRITE: c_int = 3;
 
 /// `CU_MEMPOOL_ATTR_*`, besides [`RELEASE_THRESHOLD`].
 const RESERVED: c_int = 5;
@@ -118,6 +114,18 @@ pub unsafe fn choose(real: &Real, device: c_int, pool: MemPool) -> Code {
     let code = real.cuDeviceSetMemPool(device, pool);
     if let Some(served) = served::existing(device).filter(|_| code == SUCCESS) {
         served.pool_is_current.store(pool == served.default_pool, Relaxed);
+    }
+    code
+}
+
+/// Destroys a pool. Where it was the current one, the default pool is from now on.
+pub unsafe fn destroy(real: &Real, pool: MemPool) -> Code {
+    let code = real.cuMemPoolDestroy(pool);
+    for served in served::all().filter(|_| code == SUCCESS) {
+        let mut current = 0;
+        if other!(real, cuDeviceGetMemPool(&mut current, served.dev.0 as c_int)) == SUCCESS {
+            served.pool_is_current.store(current == served.default_pool, Relaxed);
+        }
     }
     code
 }

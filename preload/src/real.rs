@@ -162,6 +162,17 @@ impl Real {
         self.within(ctx, || other!(self, cuCtxGetDevice(&mut device)) == SUCCESS)?.then_some(device)
     }
 
+    /// The primary context of a device, if that is active.
+    pub fn primary(&self, device: c_int) -> Option<Ctx> {
+        let (mut flags, mut active, mut ctx) = (0, 0, 0);
+        let known = other!(self, cuDevicePrimaryCtxGetState(device, &mut flags, &mut active));
+        if known != SUCCESS || active == 0 || self.cuDevicePrimaryCtxRetain(&mut ctx, device) != SUCCESS {
+            return None;
+        }
+        self.cuDevicePrimaryCtxRelease_v2(device);
+        Some(ctx)
+    }
+
     /// Runs something with a context current.
     pub fn within<T>(&self, ctx: Ctx, run: impl FnOnce() -> T) -> Option<T> {
         if other!(self, cuCtxPushCurrent_v2(ctx)) != SUCCESS {

@@ -6,15 +6,18 @@
 //! While such a wait may be pending, a thread that takes memory from that heap waits for the
 //! stream. Memory freed into it has been waited for before.
 //!
-//! A device is served from the first request in one of its contexts until its primary context is
-//! reset. Then everything is undone, and the next request starts afresh.
+//! A device is served from the first request in one of its contexts until its primary context ends.
+//! Then everything is undone, and the next request starts afresh; but while created contexts have
+//! memory, only that of the primary one ends.
 
-use crate::cuda::{Code, Ctx, Ptr, Stream, INVALID_VALUE, OUT_OF_MEMORY, RELEASE_THRESHOLD, SUCCESS};
+use crate::cuda::{
+    Code, Ctx, Location, MemPool, Ptr, Stream, DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ_WRITE, RELEASE_THRESHOLD,
+    SUCCESS,
+};
 use crate::quarantine::{Home, Quarantine};
 use crate::real::{other, Real};
 use crate::{counters, settings};
 use gpumem::base::{DeviceId, Error, Status, StreamHandle};
-use gpumem::context::config::Backend;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::{cuda, process, Driver, Ledger};
 use gpumem::pool::AllocInfo;
@@ -41,6 +44,9 @@ pub struct Served {
     created: Mutex<HashMap<Ctx, HashMap<Ptr, u64>>>,
     /// How many allocations `created` holds.
     created_live: AtomicU64,
+    /// Created contexts of other devices that may access the memory. Each guest's primary one may,
+    /// too.
+    pub peers: Mutex<HashSet<Ctx>>,
     /// Numbers of allocations that the program has set to be synchronous.
     pub synchronous: Mutex<HashSet<u64>>,
     /// The device's default pool, by number.
@@ -51,6 +57,20 @@ pub struct Served {
     pub threshold: AtomicU64,
     /// High marks kept when the other one was reset: used, reserved.
     pub marks: [AtomicU64; 2],
+}
+
+/// An allocation, or memory of another process, as the program sees it.
+pub struct Found {
+    pub served: &'static Served,
+    pub base: Ptr,
+    pub bytes: u64,
+    pub id: u64,
+    /// The context that it was made in.
+    pub context: Ctx,
+    /// The pool that it is from, or 0.
+    pub pool: MemPool,
+    /// Whether other processes can be given a handle of it.
+    pub shareable: bool,
 }
 
 static SERVED: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
@@ -102,6 +122,11 @@ pub fn existing(device: c_int) -> Option<&'static Served> {
     all().find(|s| i64::from(s.dev.0) == i64::from(device))
 }
 
+/// Whether gpumem has found that it cannot serve a device.
+pub fn is_refused(device: c_int) -> bool {
+    usize::try_from(device).ok().and_then(|d| REFUSED.get(d)).is_none_or(|refused| refused.load(Relaxed))
+}
+
 fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     let at = usize::try_from(device).ok().filter(|d| *d < MOST)?;
     let (slot, refused) = (SERVED.get(at)?, REFUSED.get(at)?);
@@ -119,7 +144,8 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
     }
-    match start(real, device) {
+    let config = settings::config()?;
+    match start(real, device, config) {
         Ok(served) => {
             let served: &'static Served = Box::leak(Box::new(served));
             slot.store(std::ptr::from_ref(served).cast_mut(), Release);
@@ -138,12 +164,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     }
 }
 
-fn start(real: &Real, device: c_int) -> Result<Served, Error> {
-    if let Some(wrong) = &settings::get().wrong {
-        return Err(Error::new(Status::Config, wrong.clone()));
-    }
-    // The driver serves captures. A request names its stream and never an arena or a reservation.
-    let config = Config { backend: Backend::Cuda, tiers: false, ..Config::from_env()? };
+fn start(real: &Real, device: c_int, config: &Config) -> Result<Served, Error> {
     if !config.pool {
         return Err(Error::new(Status::Unsupported, "GPUMEM_POOL is off"));
     }
@@ -156,20 +177,26 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
         return Err(Error::new(Status::Unsupported, "it has no virtual memory management"));
     }
     let ledger = Arc::new(Ledger::new(driver));
-    let pool = Context::new(ledger.clone(), config)?;
+    let pool = Context::new(ledger.clone(), config.clone())?;
     // The pool retains the primary context.
     pool.pool(dev)?;
     let own = ledger.stream_create(dev)?;
-    let (mut primary, mut default_pool, mut current_pool, mut threshold) = (0, 0, 0, 0u64);
-    if real.cuDevicePrimaryCtxRetain(&mut primary, device) != SUCCESS {
+    let (mut default_pool, mut current_pool, mut threshold) = (0, 0, 0u64);
+    let Some(primary) = real.primary(device) else {
         return Err(Error::new(Status::Driver, "its primary context cannot be retained"));
-    }
-    real.cuDevicePrimaryCtxRelease_v2(device);
+    };
     other!(real, cuDeviceGetDefaultMemPool(&mut default_pool, device));
     other!(real, cuDeviceGetMemPool(&mut current_pool, device));
     if default_pool != 0 {
-        // The program may have set it before it allocated anything.
+        // The program may have set these before it allocated anything.
         real.cuMemPoolGetAttribute(default_pool, RELEASE_THRESHOLD, (&raw mut threshold).cast());
+        for guest in (0..ledger.device_count()).map(DeviceId).filter(|guest| *guest != dev) {
+            let (mut flags, mut there) = (0, Location { kind: DEVICE, id: guest.0 as c_int });
+            let asked = other!(real, cuMemPoolGetAccess(&mut flags, default_pool, &mut there));
+            if asked == SUCCESS && flags == READ_WRITE {
+                ledger.let_in(guest)?;
+            }
+        }
     }
     Ok(Served {
         dev,
@@ -181,6 +208,7 @@ fn start(real: &Real, device: c_int) -> Result<Served, Error> {
         quarantine: Quarantine::default(),
         created: Mutex::default(),
         created_live: AtomicU64::new(0),
+        peers: Mutex::default(),
         synchronous: Mutex::default(),
         default_pool,
         pool_is_current: AtomicBool::new(current_pool == default_pool),
@@ -318,6 +346,28 @@ impl Served {
         }
     }
 
+    /// Takes back the memory of the primary context. What belongs to created contexts stays.
+    pub fn end_primary(&self) {
+        let idle = self.ledger.device_sync(self.dev).is_ok();
+        let mut ending = Vec::new();
+        self.pool.visit(&mut |alive, _| {
+            if alive.info.tag == 0 && !self.quarantine.has(alive.info.base) {
+                ending.push(alive.info);
+            }
+            true
+        });
+        for AllocInfo { base, id, requested, usable, .. } in ending {
+            counters::gone(requested);
+            self.pool.note_free(base, None);
+            match idle {
+                true => self.put(base, id),
+                // A capture in another context forbids to wait.
+                false => drop(self.quarantine.add(self, base, id, usable)),
+            }
+        }
+        self.give_back();
+    }
+
     /// The most that was mapped, bytes.
     pub fn peak_mapped(&self) -> u64 {
         let [_, reserved] = &self.marks;
@@ -350,13 +400,13 @@ impl Home for Served {
     }
 }
 
-/// Undoes everything on a device, whose primary context is about to end.
-pub fn end(device: c_int) -> Option<&'static Served> {
-    let served = existing(device)?;
-    let slot = SERVED.get(served.dev.0 as usize)?;
-    let old = slot.swap(std::ptr::null_mut(), AcqRel);
-    if old.is_null() {
-        return None;
+/// Undoes everything on a device, whose primary context is about to end; `false` if it is not
+/// served.
+pub fn end(device: c_int) -> bool {
+    let Some(served) = existing(device) else { return false };
+    let slot = SERVED.get(served.dev.0 as usize);
+    if slot.is_none_or(|slot| slot.swap(std::ptr::null_mut(), AcqRel).is_null()) {
+        return false;
     }
     counters::ended(served.peak_mapped());
     if counters::is_on() {
@@ -373,5 +423,5 @@ pub fn end(device: c_int) -> Option<&'static Served> {
             settings::say(&format!("device {device}, which is reset, keeps memory: {e}"));
         }
     }
-    Some(served)
+    true
 }

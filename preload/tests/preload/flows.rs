@@ -23,10 +23,10 @@ fn allocating_and_freeing_by_every_way_to_the_functions() {
         assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![2], vec![2]), "{how}: {}", with.err);
         let Some(with) = alike(how, "async", &[]) else { return };
         // Only what came from pools of the program's own is the driver's.
-        for line in ["# native 0", "# native, other pool 1", "# native, pool set 1"] {
+        for line in ["# native 0", "# native, other pool 1", "# native, pool set 1", "# native, pool gone 0"] {
             with.says(line);
         }
-        assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![4], vec![4]), "{how}: {}", with.err);
+        assert_eq!((with.counts(" allocations"), with.counts(" frees")), (vec![5], vec![5]), "{how}: {}", with.err);
     }
 }
 
@@ -115,7 +115,7 @@ fn memory_of_work_under_way_is_nobody_elses() {
     assert_eq!(with.out.lines().filter(|l| *l == "same 0").count(), 3, "{}{}", with.out, with.err);
     with.says("mine 1");
     with.says("# same after 1");
-    assert!(!with.err.contains("race"), "{}", with.err);
+    assert!(!with.err.contains("Race"), "{}", with.err);
     // The other way waits for the work, which this device refuses to do while it is held.
     let Some(with) = flow("proc", "held", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", "sync")]) else { return };
     assert_eq!(with.out.lines().filter(|l| *l == "same 0").count(), 3, "{}{}", with.out, with.err);
@@ -128,7 +128,7 @@ fn what_waits_for_the_device_is_bounded() {
     for free in ["marker", "sync"] {
         let Some(with) = flow("proc", "ahead", true, &[("SIM_SEED", "7"), ("GPUMEM_FREE", free)]) else { return };
         assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
-        assert!(!with.err.contains("race"), "{}", with.err);
+        assert!(!with.err.contains("Race"), "{}", with.err);
         let (_, peak) = with.err.split_once("peak mapped ").unwrap();
         let mib: f64 = peak.split_once(" MiB").unwrap().0.parse().unwrap();
         assert!(mib <= 448.0, "{}", with.err);
@@ -161,6 +161,24 @@ fn a_created_context_takes_its_memory_along() {
 }
 
 #[test]
+fn memory_of_a_created_context_outlives_the_primary_one() {
+    let Some(with) = flow("proc", "outlives", true, &[]) else { return };
+    let lines = |wanted: &str| with.out.lines().filter(|l| *l == wanted).count();
+    for line in ["all 1", "cuMemGetAddressRange(0, &n, p) = 0", "of the primary one 0", "elsewhere 1"] {
+        assert_eq!(lines(line), 2, "{line}: {}{}", with.out, with.err);
+    }
+    // Nothing of a created one is left, so the last release ends everything.
+    with.says("retained 0");
+}
+
+#[test]
+fn a_green_context_keeps_the_primary_one() {
+    let Some(with) = alike("proc", "green", &[]) else { return };
+    with.says("all 1");
+    with.says("retained 0");
+}
+
+#[test]
 fn forked_children_have_no_memory_and_other_programs_start_their_own() {
     let Some(with) = alike("dlsym", "children", &[]) else { return };
     with.says("child 5");
@@ -180,7 +198,7 @@ fn threads_keep_their_bytes() {
     for variables in [&[("GPUMEM_FREE", "marker")][..], &[("GPUMEM_FREE", "sync")], &[("SIM_SEED", "3")]] {
         let Some(with) = flow("proc", "threads", true, variables) else { return };
         with.says("bad 0");
-        assert!(!with.err.contains("race"), "{}", with.err);
+        assert!(!with.err.contains("Race"), "{}", with.err);
     }
 }
 
@@ -222,6 +240,7 @@ fn a_capture_in_another_context_outlasts_the_primary_one() {
 #[test]
 fn a_limit_is_what_the_program_sees() {
     let Some(with) = flow("proc", "limited", true, &[("GPUMEM_LIMIT", "128M")]) else { return };
+    with.says("# size 128");
     with.says("# free 127 total 128");
     with.says("cuMemAlloc(&p, 200 << 20) = 2");
 }
@@ -234,6 +253,28 @@ fn devices_that_are_let_in_reach_old_and_new_memory() {
 }
 
 #[test]
+fn a_device_that_was_let_in_before_the_first_request_is_waited_for() {
+    let Some(with) = flow("proc", "let_in_early", true, &[("SIM_DEVICES", "2"), ("SIM_SEED", "7")]) else { return };
+    with.says("mine 1");
+    assert!(!with.err.contains("Race"), "{}", with.err);
+}
+
+#[test]
+fn a_guest_that_leaves_is_not_kept() {
+    let Some(with) = alike("proc", "guest_leaves", &[("SIM_DEVICES", "2")]) else { return };
+    with.says("retained 0");
+    with.says("retained then 0");
+}
+
+#[test]
+fn a_created_context_that_was_let_in_is_waited_for() {
+    let Some(with) = flow("proc", "created_guest", true, &[("SIM_DEVICES", "2"), ("SIM_SEED", "7")]) else { return };
+    with.says("mine 1");
+    with.says("cuMemFree(q) = 0");
+    assert!(!with.err.contains("Race"), "{}", with.err);
+}
+
+#[test]
 fn two_processes_share_memory_by_handle() {
     let Some(with) = flow("proc", "share", true, &[]) else { return };
     for line in ["once 1, all 1", "changed 1", "freed = 1"] {
@@ -243,6 +284,18 @@ fn two_processes_share_memory_by_handle() {
     with.says("cuIpcOpenMemHandle(&q, h, 1) = 201");
     let closes: Vec<&str> = with.out.lines().filter(|l| l.contains("Close")).collect();
     assert_eq!(closes.iter().map(|l| l.rsplit(' ').next().unwrap()).collect::<Vec<_>>(), ["0", "0", "1"]);
+}
+
+#[test]
+fn memory_of_another_process_is_told_like_an_allocation_and_ends_with_its_context() {
+    let Some(with) = flow("proc", "share_facts", true, &[]) else { return };
+    for line in ["range 1 5242880", "start 1, id 1", "sync 1", "gone 1", "all 1"] {
+        with.says(line);
+    }
+    with.says("cuMemRetainAllocationHandle(&made, q) = 1");
+    with.says("cuPointerSetAttribute(&sync, 6, q) = 0");
+    with.says("cuGraphAddNode(&node, 1, 0, 0, 0, memset_node) = 0");
+    assert_eq!(with.out.lines().filter(|l| *l == "closed 0").count(), 2, "{}{}", with.out, with.err);
 }
 
 #[test]
@@ -277,16 +330,21 @@ fn large_requests_can_be_left_to_the_driver() {
 }
 
 #[test]
-fn what_is_not_understood_leaves_the_program_alone_and_is_said() {
-    for (name, value) in
-        [("GPUMEM_FREE", "never"), ("GPUMEM_NATIVE", "much"), ("GPUMEM_LIMIT", "x"), ("GPUMEM_STATS", "2")]
-    {
-        let Some(without) = flow("proc", "basic", false, &[]) else { return };
+fn what_is_not_understood_leaves_the_program_alone_and_is_said_once() {
+    for (name, value) in [
+        ("GPUMEM_FREE", "never"),
+        ("GPUMEM_NATIVE", "much"),
+        ("GPUMEM_LIMIT", "x"),
+        ("GPUMEM_STATS", "2"),
+        ("GPUMEM_SLACKS", "x"),
+    ] {
+        let two = ("SIM_DEVICES", "2");
+        let Some(without) = flow("proc", "all_devices", false, &[two]) else { return };
         let mut command = Command::new(support::flows().unwrap());
-        command.args(["proc", "basic"]).env("LD_PRELOAD", support::preload());
-        let with = run(command, false, &[(name, value)]);
+        command.args(["proc", "all_devices"]).env("LD_PRELOAD", support::preload());
+        let with = run(command, false, &[(name, value), two]);
         assert_eq!(without.same(), with.same());
-        assert!(with.err.contains(name), "{}", with.err);
+        assert_eq!(with.err.matches(name).count(), 1, "{}", with.err);
     }
 }
 

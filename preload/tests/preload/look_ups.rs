@@ -7,14 +7,16 @@ use std::process::Command;
 #[test]
 fn names_that_are_not_hooked_stay_what_they_were() {
     let Some(path) = program("look_ups.c", "look_ups", &[]) else { return };
-    let deep = program("deep.c", "deep.so", &["-shared", "-fPIC"]).unwrap();
+    let [deep, local] = ["deep.so", "local.so"].map(|name| program("deep.c", name, &["-shared", "-fPIC"]).unwrap());
     let [without, with] = [false, true].map(|gpumem| {
         let mut command = Command::new(&path);
-        command.arg(&deep);
+        command.args([&deep, &local]);
         run(command, gpumem, &[])
     });
     assert_eq!(without.same(), with.same(), "{}", with.err);
     with.says("before: nowhere, error");
+    with.says("before, in the program: nowhere, error");
+    with.says("a plugin's own: local.so");
     with.says("always the same: 1");
     with.says("# alloc: libgpumem_preload.so");
     // A documented limit: such objects do not see what is preloaded.

@@ -29,6 +29,9 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain, (handle *, int))                                               \
     X(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2, (int))                                                   \
     X(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2, (int))                                                       \
+    X(cuGreenCtxCreate, 12040, cuGreenCtxCreate, (handle *, handle, int, unsigned))                                            \
+    X(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy, (handle))                                                                   \
+    X(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2, (size_t *, int))                                                            \
     X(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool, (handle *, int))                                            \
     X(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool, (int, handle))                                                            \
     X(cuStreamCreate, 2000, cuStreamCreate, (handle *, unsigned))                                                              \
@@ -54,6 +57,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuMemFreeAsync, 11020, cuMemFreeAsync, (ptr, handle))                                                                    \
     X(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync, (ptr *, size_t, handle, handle))                                \
     X(cuMemPoolCreate, 11020, cuMemPoolCreate, (handle *, const void *))                                                       \
+    X(cuMemPoolDestroy, 11020, cuMemPoolDestroy, (handle))                                                                     \
     X(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo, (handle, size_t))                                                               \
     X(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute, (handle, int, void *))                                              \
     X(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute, (handle, int, void *))                                              \
@@ -170,6 +174,10 @@ static void async(void) {
     CODE(cuDeviceSetMemPool(0, own_pool));
     CODE(cuMemAllocAsync(&r, 4096, s));
     SAY("# native, pool set %u\n", simNative());
+    CODE(cuMemFreeAsync(r, s));
+    CODE(cuMemPoolDestroy(own_pool));
+    CODE(cuMemAllocAsync(&r, 4096, s));
+    SAY("# native, pool gone %u\n", simNative());
     CODE(cuMemFreeAsync(r, s));
     CODE(cuDeviceSetMemPool(0, pool));
     CODE(cuMemFreeAsync(p, s));
@@ -448,6 +456,46 @@ static void created(void) {
     CODE(cuCtxSetCurrent(primary));
     SAY("# freed with it %u\n", cuMemGetAddressRange(0, &n, p));
 }
+/* Memory of a created context outlives the primary context, however that ends. */
+static void outlives(void) {
+    handle c;
+    ptr p, q, r;
+    size_t n;
+    CODE(cuMemAlloc(&r, 1 << 20));
+    CODE(cuCtxCreate(&c, 0, 0));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemsetD8(p, 5, 1 << 20));
+    for (int i = 0; i < 2; i++) {
+        if (i) { CODE(cuDevicePrimaryCtxReset(0)); }
+        else { CODE(cuDevicePrimaryCtxRelease(0)); }
+        SAY("all %d\n", all(p, 1 << 20, 5));
+        CODE(cuMemGetAddressRange(0, &n, p));
+        SAY("of the primary one %d\n", cuMemGetAddressRange(0, &n, r) == 0);
+        CODE(cuMemAlloc(&q, 1 << 20));
+        SAY("elsewhere %d\n", p != q);
+        CODE(cuMemFree(q));
+        CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+        CODE(cuCtxSetCurrent(primary));
+        CODE(cuMemAlloc(&r, 1 << 20));
+        CODE(cuCtxSetCurrent(c));
+    }
+    CODE(cuMemFree(p));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    SAY("retained %u\n", simRetained(0));
+}
+/* A green context retains the primary one. */
+static void green(void) {
+    handle g;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemsetD8(p, 5, 1 << 20));
+    CODE(cuGreenCtxCreate(&g, 0, 0, 1));
+    CODE(cuDevicePrimaryCtxRelease(0));
+    SAY("all %d\n", all(p, 1 << 20, 5));
+    CODE(cuGreenCtxDestroy(g));
+    SAY("retained %u\n", simRetained(0));
+}
 static void children(void) {
     ptr p;
     int status;
@@ -620,6 +668,8 @@ static void captured_elsewhere(void) {
 static void limited(void) {
     ptr p;
     size_t f, t;
+    CODE(cuDeviceTotalMem(&t, 0));
+    SAY("# size %d\n", (int)(t >> 20));
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemGetInfo(&f, &t));
     SAY("# free %d total %d\n", (int)(f >> 20), (int)(t >> 20));
@@ -649,6 +699,77 @@ static void peers(void) {
     CODE(cuDeviceGetDefaultMemPool(&pool, 0));
     CODE(cuMemPoolSetAccess(pool, &d, 1));
     CODE(cuCtxEnablePeerAccess(other, 9));
+}
+/* The other device is let in before there is anything to reach, and is at work at the free. */
+static void let_in_early(void) {
+    handle other, pool, s;
+    ptr p, q;
+    access_desc d = {1, 1, 3};
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuDeviceGetDefaultMemPool(&pool, 0));
+    CODE(cuMemPoolSetAccess(pool, &d, 1));
+    CODE(cuMemAllocAsync(&p, 32 << 20, 0));
+    CODE(cuCtxSynchronize());
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemsetD8Async(p, 8, 32 << 20, s));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(p));
+    CODE(cuMemAlloc(&q, 32 << 20));
+    CODE(cuMemsetD8(q, 2, 32 << 20));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxSetCurrent(primary));
+    SAY("mine %d\n", all(q, 32 << 20, 2));
+}
+/* A guest's primary context ends with the program's hold on it. */
+static void guest_leaves(void) {
+    handle other;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuCtxEnablePeerAccess(primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(p));
+    CODE(cuDevicePrimaryCtxRelease(1));
+    SAY("retained %u\n", simRetained(1));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
+    SAY("retained then %u\n", simRetained(1));
+}
+/* A created context of another device is at work at the free. */
+static void created_guest(void) {
+    handle c, s;
+    ptr p, q;
+    CODE(cuMemAlloc(&p, 32 << 20));
+    CODE(cuCtxCreate(&c, 0, 1));
+    CODE(cuCtxEnablePeerAccess(primary, 0));
+    CODE(cuStreamCreate(&s, 1));
+    CODE(cuMemsetD8Async(p, 8, 32 << 20, s));
+    CODE(cuCtxSetCurrent(primary));
+    CODE(cuMemFree(p));
+    CODE(cuMemAlloc(&q, 32 << 20));
+    CODE(cuMemsetD8(q, 2, 32 << 20));
+    CODE(cuCtxSetCurrent(c));
+    CODE(cuStreamSynchronize(s));
+    CODE(cuCtxDestroy(c));
+    CODE(cuCtxSetCurrent(primary));
+    SAY("mine %d\n", all(q, 32 << 20, 2));
+    CODE(cuMemFree(q));
+}
+/* Each device is asked about and used. */
+static void all_devices(void) {
+    handle other;
+    size_t t;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuDeviceTotalMem(&t, 1));
+    SAY("size %zu\n", t);
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
 }
 static void io(int fd, void *b, size_t n, int out) {
     if ((out ? write(fd, b, n) : read(fd, b, n)) != (ssize_t)n) exit(4);
@@ -691,6 +812,53 @@ static void share(void) {
     memset(&h, 0, sizeof h);
     CODE(cuIpcOpenMemHandle(&q, h, 1));
     CODE(cuIpcGetMemHandle(0, r));
+}
+/* Memory of another process is told like the allocation that it is, and ends with its context. */
+static void share_facts(void) {
+    int to[2];
+    ipc h;
+    ptr p, q, r, base = 0;
+    size_t n = 0;
+    handle c, node, made;
+    unsigned sync = 1;
+    uint64_t id = 0, memset_node[32] = {2};
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        CODE(cuMemGetAddressRange(&base, &n, q + 1000));
+        SAY("range %d %zu\n", base == q, n);
+        CODE(cuPointerGetAttribute(&base, 11, q + 1000));
+        CODE(cuPointerGetAttribute(&id, 7, q));
+        SAY("start %d, id %d\n", base == q, id != 0);
+        CODE(cuMemRetainAllocationHandle(&made, q));
+        CODE(cuPointerSetAttribute(&sync, 6, q));
+        sync = 7;
+        CODE(cuPointerGetAttribute(&sync, 6, q));
+        SAY("sync %u\n", sync);
+        memset_node[2] = q;
+        CODE(cuGraphAddNode(&node, 1, 0, 0, 0, memset_node));
+        CODE(cuCtxCreate(&c, 0, 0));
+        CODE(cuDevicePrimaryCtxReset(0));
+        SAY("gone %d\n", cuMemGetAddressRange(&base, &n, q) != 0);
+        SAY("closed %d\n", cuIpcCloseMemHandle(q) == 0);
+        CODE(cuIpcOpenMemHandle(&r, h, 1));
+        CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+        CODE(cuDevicePrimaryCtxReset(0));
+        SAY("all %d\n", all(r, 5 << 20, 3));
+        CODE(cuCtxDestroy(c));
+        CODE(cuCtxSetCurrent(primary));
+        SAY("closed %d\n", cuIpcCloseMemHandle(r) == 0);
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&r, 100000));
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
 }
 static void *closer(void *arg) {
     cuCtxSetCurrent(primary);
@@ -820,9 +988,9 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(share) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

@@ -31,6 +31,12 @@ int main(int argc, char **argv) {
     show("no version", dlvsym(c, "malloc", "NONE_1"));
     /* Before the driver is there, none of its functions is. */
     show("before", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+    show("before, in the program", dlsym(dlopen(0, RTLD_NOW), "cuMemAlloc_v2"));
+    if (argc > 2) {
+        void *local = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+        void *(*look)(void *, const char *) = local ? (void *(*)(void *, const char *))dlsym(local, "look") : 0;
+        show("a plugin's own", look ? look(RTLD_DEFAULT, "cu_helper") : 0);
+    }
     d = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     show("init", dlsym(d, "cuInit"));
     p = dlsym(d, "cuMemAlloc_v2");

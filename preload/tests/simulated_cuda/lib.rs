@@ -51,11 +51,15 @@ struct State {
     current_pool: HashMap<u32, usize>,
     /// By pool.
     thresholds: HashMap<usize, u64>,
+    /// By pool and device.
+    access: HashMap<(usize, c_int), c_int>,
 }
 
 /// A primary context's number.
 const PRIMARY: usize = 0x1000;
 const CREATED: usize = 0x2000;
+/// A green context's number.
+const GREEN: usize = 0x3000;
 /// A default pool's number, and a created one's.
 const POOL: usize = 0x5000;
 const MADE_POOL: usize = 0x6000;
@@ -392,6 +396,8 @@ cuda! {
     }
     fn cuDevicePrimaryCtxRelease(d: c_int) { cuDevicePrimaryCtxRelease_v2(d) }
     fn cuDevicePrimaryCtxReset(d: c_int) { cuDevicePrimaryCtxReset_v2(d) }
+    fn cuGreenCtxCreate(g: *mut usize, _desc: *mut c_void, d: c_int, _f: c_uint) { g.write(GREEN + d as usize); cuDevicePrimaryCtxRetain(&mut 0, d) }
+    fn cuGreenCtxDestroy(g: usize) { cuDevicePrimaryCtxRelease_v2((g - GREEN) as c_int) }
     fn cuDevicePrimaryCtxGetState(d: c_int, f: *mut c_uint, a: *mut c_int) {
         f.write(0);
         let st = sim().state.lock().unwrap();
@@ -515,13 +521,19 @@ cuda! {
     fn cuDeviceGetMemPool(p: *mut usize, d: c_int) { p.write(sim().state.lock().unwrap().current_pool.get(&(d as u32)).copied().unwrap_or(POOL + d as usize)); 0 }
     fn cuDeviceSetMemPool(d: c_int, p: usize) { if p < POOL { return 1; } sim().state.lock().unwrap().current_pool.insert(d as u32, p); 0 }
     fn cuMemPoolCreate(p: *mut usize, _props: *const c_void) { let mut st = sim().state.lock().unwrap(); st.pools += 1; p.write(MADE_POOL + st.pools); 0 }
+    fn cuMemPoolDestroy(p: usize) { if p < MADE_POOL { return 1; } sim().state.lock().unwrap().current_pool.retain(|_, current| *current != p); 0 }
     fn cuMemPoolTrimTo(p: usize, _n: usize) { if p < POOL { 1 } else { 0 } }
     fn cuMemPoolGetAttribute(p: usize, a: c_int, v: *mut u64) { if p < POOL || !(1..=8).contains(&a) || v.is_null() { return 1; }
         if a <= 3 { v.cast::<c_int>().write(1); return 0; }
         v.write(if a == 4 { sim().state.lock().unwrap().thresholds.get(&p).copied().unwrap_or(0) } else { 0 }); 0 }
     fn cuMemPoolSetAttribute(p: usize, a: c_int, v: *mut u64) { if p < POOL || !matches!(a, 1..=4 | 6 | 8) || v.is_null() { return 1; }
         if a == 4 { sim().state.lock().unwrap().thresholds.insert(p, v.read()); } 0 }
-    fn cuMemPoolSetAccess(p: usize, _m: *const Desc, _n: usize) { if p < POOL { 1 } else { 0 } }
+    fn cuMemPoolSetAccess(p: usize, m: *const Desc, n: usize) {
+        if p < POOL { return 1; }
+        for one in std::slice::from_raw_parts(m, n) { sim().state.lock().unwrap().access.insert((p, one.id), one.flags); }
+        0
+    }
+    fn cuMemPoolGetAccess(f: *mut c_int, p: usize, at: *const [c_int; 2]) { f.write(sim().state.lock().unwrap().access.get(&(p, (*at)[1])).copied().unwrap_or(0)); 0 }
     fn cuMemGetAddressRange_v2(b: *mut u64, n: *mut usize, p: u64) {
         match at(p) {
             Some((at, len, _)) => { if !b.is_null() { b.write(at); }

@@ -85,7 +85,11 @@ impl Pool {
                 continue;
             }
             freed.push(addr);
-            self.give_up(&mut st, place, Some(CONTEXT));
+            let mut users = st.take_users(addr);
+            self.bring_near(addr, &mut users);
+            // Its stream may not: the context may be behind.
+            let _ = st.may_reuse(addr);
+            st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
             heap.publish(&st);
         }
         freed

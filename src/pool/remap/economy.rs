@@ -25,8 +25,8 @@
 //! Heaps have their peaks at different times, so together they may map more than the device needs.
 //! While other heaps hold as much free memory as is asked for, or 64 MiB and a quarter of it,
 //! growth also stays within the budget of all. *peak* is the most they had live together when one
-//! of them ran short, *remapped* what all have moved or mapped again, and *in flight* the freed bytes
-//! that the device, asked just then, has not passed:
+//! of them ran short, *remapped* what all have moved or mapped again, and *in flight* the freed
+//! bytes that the device, asked just then, has not passed:
 //!
 //! ```text
 //! mapped <= peak + slack + min((remapped - FREE * peak) / RENT, peak * share) + in flight

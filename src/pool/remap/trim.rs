@@ -156,8 +156,8 @@ impl Pool {
         Ok(graves + released)
     }
 
-    /// Like [`Self::trim`], but without a marker of its own. Unmaps only old addresses that stand in
-    /// the way.
+    /// Like [`Self::trim`], but without a marker of its own. Unmaps only old addresses that stand
+    /// in the way.
     pub(crate) fn release_free(&self, keep: u64) -> Result<u64> {
         self.order.poll([])?;
         // An extent goes with all its old addresses, whose last uses may be of other streams than

@@ -100,8 +100,8 @@ fn what_never_repeats_moves_less_and_less() {
     assert!(mapped[0] <= PEAK + PEAK / 100 * 27 && mapped[1] <= PEAK + PEAK / 8, "{mapped:?}");
 }
 
-/// Phases of ever other sizes: a heap that starts afresh maps its stock again, and that earns it room
-/// as moves do, until it maps hardly anything.
+/// Phases of ever other sizes: a heap that starts afresh maps its stock again, and that earns it
+/// room as moves do, until it maps hardly anything.
 #[test]
 fn what_the_stock_is_mapped_again_for_earns() {
     let rig = Rig::new(checked(64 * GIB), PoolOptions::default());

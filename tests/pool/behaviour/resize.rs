@@ -29,8 +29,8 @@ fn a_block_grows_in_place_by_mapping_behind_it() {
     rig.close();
 }
 
-/// A large block that is lent by another stream may have been wanted at the start of a page; it need
-/// not move to one.
+/// A large block that is lent by another stream may have been wanted at the start of a page; it
+/// need not move to one.
 #[test]
 fn a_lent_block_moves_with_the_alignment_asked_for() {
     let tight = PoolOptions { finer: true, earned_permille: 0, ..PoolOptions::default() };

@@ -387,6 +387,39 @@ fn the_memory_of_graphs_that_are_gone_serves_a_resize() {
     r.nothing_left();
 }
 
+/// The memory of a graph that is gone serves the next one, with no more in between than a wait.
+#[test]
+fn one_graph_after_another_has_the_memory_of_one() {
+    for (detection, last_first) in
+        [(CaptureDetection::Auto, true), (CaptureDetection::Auto, false), (CaptureDetection::Off, true)]
+    {
+        let r = rig(checked(), detection);
+        let s = r.stream();
+        for _ in 0..8 {
+            let mut memory = None;
+            let graph = r.capture(s, || {
+                memory = (detection == CaptureDetection::Off).then(|| r.begin(s));
+                r.free(r.malloc(40 * MIB, s), s);
+            });
+            r.host.graph_launch(D, graph, s).unwrap();
+            if !last_first {
+                r.ctx.stream_sync(s).unwrap();
+            }
+            r.host.graph_destroy(D, graph).unwrap();
+            if let Some(c) = memory {
+                r.ctx.capture_release(&c).unwrap();
+            }
+            if last_first {
+                r.ctx.stream_sync(s).unwrap();
+            }
+        }
+        let mapped = r.ctx.stats(D).unwrap().mapped;
+        assert!(mapped <= 80 * MIB, "{detection:?}, waits last {last_first}: {mapped} bytes");
+        r.free(r.malloc(100, s), s);
+        r.nothing_left();
+    }
+}
+
 #[test]
 fn a_capture_that_comes_to_nothing_leaves_nothing() {
     let r = rig(checked(), CaptureDetection::Auto);

@@ -79,6 +79,7 @@ impl Pool {
         self.driver.stream_sync(self.dev, stream)?;
         // A captured stream cannot be waited for.
         self.order.captures.over(|| capture_key(stream));
+        self.mark_released(stream)?;
         self.order.poll(lane)
     }
 

@@ -39,7 +39,8 @@ extern "C" {
  *
  * With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
  * captured and has none, and releases it when the graph and everything made from it are gone (CUDA
- * 11.3 and newer).
+ * 11.3 and newer). It learns of that at the next allocation that free memory does not serve at
+ * once, at gpumem_stream_sync and gpumem_device_sync, and in gpumem_stats_get.
  */
 
 // Never reuse memory during the capture: every allocation has addresses of its own.
@@ -153,7 +154,10 @@ gpumem_status gpumem_capture_retain(gpumem_capture capture);
 // Dropping the last one makes the handle stale, and ends the capture if it has not ended. When no
 // capture that shares the memory has a reference left, it becomes ordinary memory: its free parts
 // are reused once everything submitted to the device so far is done, and its live allocations are
-// freed with gpumem_free like any other. Does not wait for the device and makes no driver call.
+// freed with gpumem_free like any other. Does not wait for the device and makes no driver call. So
+// the next capture gets this memory only if gpumem hears of a stream that is not being captured in
+// between: by its begin, if that comes before cudaStreamBeginCapture, by gpumem_stream_sync, or by
+// any allocation on such a stream.
 // Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 gpumem_status gpumem_capture_release(gpumem_capture capture);
 

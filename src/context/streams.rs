@@ -71,6 +71,7 @@ impl Context {
     /// Waits until a stream has done everything submitted to it. Memory freed in its order is then
     /// free for every stream.
     pub fn stream_sync(&self, stream: StreamHandle) -> Result<()> {
+        self.collect_graphs();
         let stream = stream.canonical();
         let dev = if stream.is_default() { self.home_of(stream)? } else { self.driver.stream_device(stream)? };
         match self.made_pool(dev) {
@@ -81,6 +82,7 @@ impl Context {
 
     /// Like [`Self::stream_sync`], for all streams of the current device.
     pub fn device_sync(&self) -> Result<()> {
+        self.collect_graphs();
         let dev = self.driver.current_device()?;
         match self.made_pool(dev) {
             Some(pool) => pool.sync_device(),

@@ -387,6 +387,98 @@ fn the_memory_of_graphs_that_are_gone_serves_a_resize() {
     r.nothing_left();
 }
 
+/// The memory of a graph that is gone serves the next one, with no more in between than a wait.
+#[test]
+fn one_graph_after_another_has_the_memory_of_one() {
+    for (detection, last_first) in
+        [(CaptureDetection::Auto, true), (CaptureDetection::Auto, false), (CaptureDetection::Off, true)]
+    {
+        let r = rig(checked(), detection);
+        let s = r.stream();
+        for _ in 0..8 {
+            let mut memory = None;
+            let graph = r.capture(s, || {
+                memory = (detection == CaptureDetection::Off).then(|| r.begin(s));
+                r.free(r.malloc(40 * MIB, s), s);
+            });
+            r.host.graph_launch(D, graph, s).unwrap();
+            if !last_first {
+                r.ctx.stream_sync(s).unwrap();
+            }
+            r.host.graph_destroy(D, graph).unwrap();
+            if let Some(c) = memory {
+                r.ctx.capture_release(&c).unwrap();
+            }
+            if last_first {
+                r.ctx.stream_sync(s).unwrap();
+            }
+        }
+        let mapped = r.ctx.stats(D).unwrap().mapped;
+        assert!(mapped <= 80 * MIB, "{detection:?}, waits last {last_first}: {mapped} bytes");
+        r.free(r.malloc(100, s), s);
+        r.nothing_left();
+    }
+}
+
+/// 40 of 64 MiB are free and wait for the context, because their stream is gone. A capture that a
+/// call has begun is not lost for them; one that no call has ended may be, as it may be over.
+#[test]
+fn a_request_that_waits_for_the_context_and_a_capture() {
+    for (begun, over) in [(Some(true), false), (Some(false), false), (None, true)] {
+        let r = rig(checked(), CaptureDetection::Off);
+        r.ctx.set_limit(D, 64 * MIB).unwrap();
+        let (s, t, gone) = (r.stream(), r.stream(), r.stream());
+        let c = (begun == Some(true)).then(|| r.begin(t));
+        r.host.capture_begin(D, t, CaptureMode::Relaxed).unwrap();
+        let c = c.or_else(|| begun.map(|_| r.begin(t)));
+        r.free(r.malloc(MIB, t), t);
+        if over {
+            let graph = r.host.capture_end(D, t).unwrap();
+            r.host.graph_destroy(D, graph).unwrap();
+        }
+        r.free(r.malloc(40 * MIB, gone), gone);
+        r.host.stream_destroy(D, gone).unwrap();
+        let made = r.ctx.malloc(&Request { size: 40 * MIB, stream: s, ..Request::default() });
+        assert_eq!(made.is_ok(), over, "begun {begun:?}: {made:?}");
+        made.iter().for_each(|&p| r.free(p, s));
+        if !over {
+            let graph = r.host.capture_end(D, t).expect("the capture was lost");
+            r.host.graph_destroy(D, graph).unwrap();
+        }
+        if let Some(c) = c {
+            r.ctx.capture_release(&c).unwrap();
+        }
+        r.free(r.malloc(100, t), t);
+        r.nothing_left();
+    }
+}
+
+/// A capture that may be over is not lost for a request that no wait can help, or that a wait for
+/// markers recorded already is enough for.
+#[test]
+fn a_capture_is_lost_only_if_nothing_else_helps() {
+    let r = rig(HostOptions::simulation(1), CaptureDetection::Off);
+    r.ctx.set_limit(D, 8 * MIB).unwrap();
+    let [s, t, u, w] = [(); 4].map(|()| r.stream());
+    let p = r.malloc(6 * MIB, u);
+    r.host.capture_begin(D, t, CaptureMode::Relaxed).unwrap();
+    let live = r.malloc(MIB, t);
+    let request = |size| r.ctx.malloc(&Request { size, stream: s, ..Request::default() });
+    // More than the limit, and more than is free.
+    for size in [8 * MIB + 1, 4 * MIB] {
+        assert_eq!(request(size).unwrap_err().status, Status::OutOfMemory);
+    }
+    r.host.launch(D, w, Kernel::write_pattern("use", p..p + 6 * MIB, 1, 4096)).unwrap();
+    r.ctx.record_stream(p, w).unwrap();
+    r.free(p, u);
+    let q = request(60).unwrap();
+    let graph = r.host.capture_end(D, t).expect("the capture was lost");
+    r.host.graph_destroy(D, graph).unwrap();
+    [(q, s), (live, t)].into_iter().for_each(|(p, s)| r.free(p, s));
+    r.ctx.device_sync().unwrap();
+    r.nothing_left();
+}
+
 #[test]
 fn a_capture_that_comes_to_nothing_leaves_nothing() {
     let r = rig(checked(), CaptureDetection::Auto);

@@ -3,11 +3,11 @@
 //! A capture is global: one driver call that is illegal meanwhile, from any thread, and the graph
 //! is lost. The pool needs only one such call, the context marker, so the rule that these tests
 //! hold it to is: **no call of the pool's breaks a capture that the pool knows of, except a trim
-//! and the last resort before a request for another stream fails for lack of memory.** It knows of
-//! a capture once it has been asked for something on the captured stream, until it is asked for
-//! something there again after the end. CUDA has no way to ask whether any other stream is being
-//! captured; a capture that the pool has never heard of survives everything that needs no context
-//! marker.
+//! and, where no route has it, the last resort before a request for another stream fails for lack
+//! of memory.** It knows of a capture once it has been asked for something on the captured stream,
+//! until it is asked for something there again after the end. CUDA has no way to ask whether any
+//! other stream is being captured; a capture that the pool has never heard of survives everything
+//! that needs no context marker.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::pool_support;
@@ -352,18 +352,22 @@ fn out_of_memory_on_the_captured_stream() {
     });
 }
 
-/// Where a request for another stream would fail, the pool tries everything; the error is about
-/// memory all the same.
+/// Only the last resort may, and only for what is free.
 #[test]
 fn out_of_memory_elsewhere_may_cost_the_capture() {
     for host in hosts() {
-        Scene::new(host, PoolOptions { limit: 128 * MIB, ..page_extents() }).capture(true, |w| {
-            for flags in [AllocFlags::default(), AllocFlags::SINGLE_HANDLE] {
-                let e = w.rig.pool.malloc(&AllocRequest { flags, ..request(200 * MIB, w.other) }).unwrap_err();
-                assert_eq!(e.status, Status::OutOfMemory, "{e}");
-            }
-            w.malloc(MIB, w.other);
-        });
+        for (size, lost) in [(120 * MIB, false), (80 * MIB, true)] {
+            let w = Scene::new(host.clone(), PoolOptions { limit: 128 * MIB, ..page_extents() });
+            let valid = w.capture(true, |w| {
+                for flags in [AllocFlags::default(), AllocFlags::SINGLE_HANDLE] {
+                    let e = w.rig.pool.malloc(&AllocRequest { flags, ..request(200 * MIB, w.other) }).unwrap_err();
+                    assert_eq!(e.status, Status::OutOfMemory, "{e}");
+                }
+                assert_eq!(w.rig.pool.last_resort(w.other, size).unwrap(), lost);
+                w.malloc(MIB, w.other);
+            });
+            assert_eq!(valid, !lost);
+        }
     }
 }
 

@@ -409,14 +409,59 @@ fn what_a_replay_may_still_use_waits_for_it() {
     }
 }
 
-#[test]
-fn ten_thousand_captures_leave_no_trace() {
+/// When the capture's memory begins, and what comes between two captures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    /// Before the stream's own capture.
+    Before,
+    /// After it; the stream is waited for in between.
+    After,
+    /// Automatically; the stream allocates eagerly in between.
+    Automatic,
+    /// By a filter, as PyTorch does. A graph of the same stream is kept all the time.
+    Filtered,
+}
+
+fn captures_leave_no_trace(order: Order, rounds: u64) {
     let rig = Rig::new(HostOptions { bytes_per_device: BYTES, check: false, ..HostOptions::default() }, page_extents());
     let s = rig.stream();
     let held = rig.malloc(5 * MIB, s);
+    let begin = |options| {
+        let arena = rig.pool.open_arena(options);
+        let route = |which| rig.pool.begin_route(&arena, which, 0, None).unwrap();
+        let own = || rig.host.begin_capture(s).unwrap();
+        let route = match order {
+            Order::Before => {
+                let route = route(WhichStreams::Handle(s));
+                own();
+                route
+            }
+            Order::After => {
+                own();
+                route(WhichStreams::Handle(s))
+            }
+            Order::Automatic => {
+                own();
+                route(WhichStreams::CaptureOf(s))
+            }
+            Order::Filtered => {
+                let route = route(WhichStreams::Filter(Box::new(move |t| t == s)));
+                own();
+                route
+            }
+        };
+        Capture { arena, route, stream: s }
+    };
+    let kept = (order == Order::Filtered).then(|| {
+        let c = begin(GraphArenaOptions::default());
+        let p = rig.malloc(MIB, s);
+        c.end(&rig);
+        (c, p)
+    });
+    let live = 1 + u64::from(kept.is_some());
     let mut first = None;
-    for round in 0..10_000u64 {
-        let c = Capture::begin(&rig, s, GraphArenaOptions { monotone: round % 3 == 0, ..GraphArenaOptions::default() });
+    for round in 0..rounds {
+        let c = begin(GraphArenaOptions { monotone: round % 3 == 0, ..GraphArenaOptions::default() });
         let a = rig.malloc(2 * MIB + (round % 7) * 100 * KIB, s);
         let b = rig.malloc(1000, s);
         rig.free(a, s);
@@ -430,6 +475,11 @@ fn ten_thousand_captures_leave_no_trace() {
             rig.pool.abort_route(&c.route);
         }
         rig.pool.release_arena(&c.arena);
+        match order {
+            Order::After => rig.pool.sync_stream(s).unwrap(),
+            Order::Automatic => rig.free(rig.malloc(100, s), s),
+            Order::Before | Order::Filtered => {}
+        }
         let st = rig.pool.stats();
         let now = (st.streams, st.mapped, st.reserved, st.allocations);
         if round == 100 {
@@ -437,14 +487,29 @@ fn ten_thousand_captures_leave_no_trace() {
         }
         if round % 500 == 0 {
             rig.books();
-            assert!(first.is_none_or(|f| now.0 <= f.0 && now.1 <= f.1 && now.2 <= f.2), "{round}: {now:?}, {first:?}");
+            assert!(
+                first.is_none_or(|f| now.0 <= f.0 && now.1 <= f.1 && now.2 <= f.2),
+                "{order:?}, {round}: {now:?}, {first:?}"
+            );
         }
-        assert_eq!(st.allocations, 1);
+        assert_eq!(st.allocations, live);
     }
     rig.free(held, s);
+    if let Some((c, p)) = kept {
+        rig.free(p, s);
+        rig.pool.release_arena(&c.arena);
+    }
     // The stream is named, so it is seen that the last capture is over.
     rig.free(rig.malloc(100, s), s);
     rig.close();
+}
+
+#[test]
+fn ten_thousand_captures_leave_no_trace() {
+    captures_leave_no_trace(Order::Before, 10_000);
+    for order in [Order::After, Order::Automatic, Order::Filtered] {
+        captures_leave_no_trace(order, 1001);
+    }
 }
 
 #[test]

@@ -25,9 +25,16 @@
 //! capture and that the graph uses. Allocations with flags (GPUMEM_MALLOC_*) are never part of a
 //! capture.
 //!
+//! An allocation never costs its own stream's capture, nor one that gpumem_capture_begin or
+//! PyTorch's hooks have begun and none has ended. A capture that gpumem knows of only from an
+//! allocation on its stream may be lost, and cudaStreamEndCapture then says so, if an allocation on
+//! another stream would fail otherwise although as much is free. One that gpumem has not heard of
+//! may be lost to any call that has to learn what other streams have done, and any to gpumem_trim.
+//!
 //! With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
 //! captured and has none, and releases it when the graph and everything made from it are gone (CUDA
-//! 11.3 and newer).
+//! 11.3 and newer). It learns of that at the next allocation that free memory does not serve at
+//! once, at gpumem_stream_sync and gpumem_device_sync, and in gpumem_stats_get.
 
 use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
 use crate::base::{Error, Result};
@@ -213,7 +220,10 @@ pub extern "C" fn gpumem_capture_retain(capture: gpumem_capture) -> gpumem_statu
 /// Dropping the last one makes the handle stale, and ends the capture if it has not ended. When no
 /// capture that shares the memory has a reference left, it becomes ordinary memory: its free parts
 /// are reused once everything submitted to the device so far is done, and its live allocations are
-/// freed with gpumem_free like any other. Does not wait for the device and makes no driver call.
+/// freed with gpumem_free like any other. Does not wait for the device and makes no driver call. So
+/// the next capture gets this memory only if gpumem hears of a stream that is not being captured in
+/// between: by its begin, if that comes before cudaStreamBeginCapture, by gpumem_stream_sync, or by
+/// any allocation on such a stream.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 #[no_mangle]
 pub extern "C" fn gpumem_capture_release(capture: gpumem_capture) -> gpumem_status {

@@ -49,16 +49,16 @@ impl Pool {
         })
     }
 
-    /// The alignment of a request. Refuses an invalid one, and a size larger than the device.
+    /// The alignment of a request. Refuses an invalid one, and a size that can never be had.
     pub(crate) fn checked_align(&self, req: &AllocRequest) -> Result<u64> {
         let align = checked_alignment(req.align)?;
         self.check_size(req.size)?;
         Ok(align)
     }
 
-    /// Refuses a size larger than the device.
+    /// Refuses a size larger than the device, or than both the limit and what is mapped.
     pub(crate) fn check_size(&self, size: u64) -> Result<()> {
-        if size <= self.props.total_bytes {
+        if size <= self.props.total_bytes.min(self.limit.load(Relaxed).max(self.mapped_now())) {
             return Ok(());
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);

@@ -90,6 +90,9 @@ impl Pool {
             };
         };
         self.order.captures.over(|| capture_key(stream));
+        if p.captures.get() != changes {
+            self.mark_released(stream)?;
+        }
         let here = p.pool.get() == self.number && p.handle.get() == stream.0 && p.id.get() == id;
         let known = self.heap(p.heap.get()).filter(|h| here && self.order.identity(h.lane) == id);
         let heap = known.map_or_else(|| self.register(stream, id), Ok)?;

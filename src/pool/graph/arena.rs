@@ -41,11 +41,14 @@ impl Pool {
         for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
             self.make_public(number);
         }
+        self.privates.released.store(true, Relaxed);
         // The captures are forgotten, too: their graphs are gone.
         for part in &parts {
             let met = part.user.lock().met;
             self.order.captures.gone(part.key, met);
         }
+        // The next call that names a stream asks anew which heap is its, and so records the marker.
+        self.order.captures.forget_places();
     }
 
     /// Like [`Pool::malloc_search`], from the heap of a stream that allocates from an arena. If the

@@ -26,7 +26,7 @@ impl Pool {
         let (mut capture, mut key, mut began, mut own) = (0, 0, None, None);
         let captures = &self.order.captures;
         match which {
-            WhichStreams::Filter(_) => {}
+            WhichStreams::Filter(_) => self.settle_shells(None)?,
             WhichStreams::CaptureOf(stream) => {
                 let info = self.driver.capture_info(self.dev, stream)?;
                 let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
@@ -46,7 +46,7 @@ impl Pool {
                     Now::Captured => _ = captures.met(key, true),
                     Now::Idle(_) => {
                         captures.over(|| key);
-                        self.settle_shells(stream)?;
+                        self.settle_shells(Some(stream))?;
                     }
                 }
                 let part = self.part_for(arena, stream, now)?;

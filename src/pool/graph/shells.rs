@@ -6,8 +6,9 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, State};
+use crate::pool::order::Known;
 use crate::pool::state::Pool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
 impl Pool {
@@ -81,13 +82,32 @@ impl Pool {
     }
 
     /// Asks the device about what released arenas left, before the next one begins. Records a
-    /// context marker if something waits that has none. `stream` must not be in a capture.
-    pub(crate) fn settle_shells(&self, stream: StreamHandle) -> Result<()> {
+    /// context marker if something waits that has none. `stream` must not be in a capture. Those
+    /// that only routes of the past have named count as over: PyTorch names the stream of its
+    /// captures at no other time.
+    pub(crate) fn settle_shells(&self, stream: Option<StreamHandle>) -> Result<()> {
         let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
         let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
-        if shells.any(unmarked) && self.order.mark_context(Some(stream))? {
+        if shells.any(unmarked) && self.order.mark_context_heeding(stream, Known::is_open)? {
             return self.order.poll_patiently();
         }
         self.order.poll([])
+    }
+
+    /// Records the context marker for what was released since the last one, if no capture shows.
+    /// Called where a stream is named that is not being captured: the next arena may begin when its
+    /// stream is captured already, and so when no marker can be recorded.
+    pub(crate) fn mark_released(&self, stream: StreamHandle) -> Result<()> {
+        let p = &self.privates;
+        // The question ends the stream's route if that began with a capture that is over.
+        if !p.released.load(Relaxed) || self.order.captures.known() || self.is_claimed(stream)? {
+            return Ok(());
+        }
+        // A route with a filter may have a capture that no call has named yet.
+        let quiet = p.route_count.load(Acquire) == 0;
+        if quiet && p.released.swap(false, Relaxed) && !self.order.mark_context(Some(stream))? {
+            p.released.store(true, Relaxed);
+        }
+        Ok(())
     }
 }

@@ -308,8 +308,9 @@ impl Order {
     }
 
     /// Like [`Self::mark_context`], but while a capture is known only if `heed` does not accept it.
-    /// It may have ended long ago, on a stream that is no longer used. Moves on request heed those
-    /// that are open; trims, and requests before they fail for lack of memory, heed none.
+    /// It may have ended long ago, on a stream that is no longer used. Moves on request, and requests
+    /// that wait for the device, heed those that are open; trims, and the last resort before a
+    /// request fails for lack of memory, heed none.
     pub(crate) fn mark_context_heeding(&self, stream: Option<StreamHandle>, heed: fn(&Known) -> bool) -> Result<bool> {
         if self.captures.any(heed) || self.may_be_capturing(stream) || self.in_debt() {
             return Ok(false);
@@ -454,11 +455,12 @@ impl Order {
     }
 
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
-    /// held. If a capture prevents that, settles only what has a marker.
-    pub(crate) fn drain(&self, stream: StreamHandle) -> Result<()> {
-        let marked = self.mark_context_heeding(Some(stream), |_| false)?;
+    /// held. If a capture prevents that, or one is known that `heed` accepts, settles only what has
+    /// a marker.
+    pub(crate) fn drain(&self, stream: StreamHandle, heed: fn(&Known) -> bool) -> Result<()> {
+        let marked = self.mark_context_heeding(Some(stream), heed)?;
         self.sync()?;
-        if marked || self.may_be_capturing(Some(stream)) {
+        if marked || self.captures.any(heed) || self.may_be_capturing(Some(stream)) {
             return Ok(());
         }
         match self.sync_device() {

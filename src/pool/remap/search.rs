@@ -8,6 +8,7 @@
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{Heap, HeapState, Locked, Vain};
+use crate::pool::order::Known;
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -160,7 +161,7 @@ impl Pool {
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}
-                1 | 3 => self.order.drain(want.stream)?,
+                1 | 3 => self.order.drain(want.stream, Known::is_open)?,
                 2 | 4 => {
                     let _changing = self.change();
                     self.make_room(want.size)?;
@@ -176,7 +177,7 @@ impl Pool {
         self.lower_peaks();
         let mut error = self.out_of_memory(req.size);
         // A capture may not use all that is free.
-        if !heap.of_captures && !self.options.finer && self.is_stranded(req.size) {
+        if !heap.of_captures && !self.options.finer && self.as_much_is_free(req.size) {
             error.message +=
                 ". As much is free, but partly in extents that are in use: GPUMEM_SLACK=tight makes smaller ones";
         }

@@ -77,9 +77,9 @@ impl Pool {
         Error::new(Status::OutOfMemory, why)
     }
 
-    /// Whether as much is free as was requested, only not in whole extents: after everything that
-    /// can move was moved and given back, the rest lies beside live blocks.
-    pub(crate) fn is_stranded(&self, requested: u64) -> bool {
+    /// Whether as much is free as was requested. After everything that can move was moved and given
+    /// back, it waits, or lies beside live blocks.
+    pub(crate) fn as_much_is_free(&self, requested: u64) -> bool {
         let free = self.mapped_now().saturating_sub(self.live_now());
         // Less than a page cannot be mapped.
         let left = self.unmapped().unwrap_or(0) / self.page * self.page;

@@ -24,13 +24,12 @@ impl Pool {
     pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
         let elsewhere = |now: Option<&Scope>| from.is_some_and(|from| now.is_none_or(|now| !std::ptr::eq(now, from)));
         match self.around(ptr) {
-            Ok(Found::Pooled { heap, mut st, place }) => {
+            Ok(Found::Pooled { mut st, place }) => {
                 let Known { id, requested, .. } = st.at(place);
                 if elsewhere(st.scope_at(place).as_deref()) {
                     return Kept::Foreign(id);
                 }
                 st.move_to(to, place, self.number);
-                heap.publish(&st);
                 Kept::Moved(id, requested)
             }
             Ok(Found::Dedicated { mut core, info }) => {
@@ -52,7 +51,7 @@ impl Pool {
     /// The scope of the live allocation that contains `ptr`.
     pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
         Ok(match self.around(ptr)? {
-            Found::Pooled { st, place, .. } => st.scope_at(place),
+            Found::Pooled { st, place } => st.scope_at(place),
             Found::Dedicated { core, info } => core.dedicated.get(&info.base).and_then(|d| d.scope.clone()),
         })
     }

@@ -2,14 +2,14 @@
 //! it.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Heap, Known, Locked, Place, State};
+use crate::pool::heap::{Known, Locked, Place, State};
 use crate::pool::memory::{Entry, SLOT};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{AllocInfo, RankedGuard};
 
 /// A live allocation, with the lock that keeps it alive.
 pub(crate) enum Found<'a> {
-    Pooled { heap: &'a Heap, st: Locked<'a>, place: Place },
+    Pooled { st: Locked<'a>, place: Place },
     Dedicated { core: RankedGuard<'a, Core>, info: AllocInfo },
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Lost {
 impl Found<'_> {
     pub(crate) fn is_reclaimed(&self) -> bool {
         match self {
-            Found::Pooled { st, place, .. } => st.is_reclaimed(*place),
+            Found::Pooled { st, place } => st.is_reclaimed(*place),
             Found::Dedicated { .. } => false,
         }
     }
@@ -66,7 +66,7 @@ impl Pool {
                     let Some(heap) = self.heap(heap) else { break };
                     let st = heap.lock_quick();
                     if let Some((place, _)) = st.find(entry, ptr) {
-                        return Ok(Found::Pooled { heap, st, place });
+                        return Ok(Found::Pooled { st, place });
                     }
                     if let Entry::Slab { slab, .. } = entry {
                         let starts = st.slabs.try_get(slab).is_some_and(|s| s.object_at(ptr).is_some());
@@ -102,7 +102,7 @@ impl Pool {
 
     fn info_of(&self, found: &Found<'_>) -> AllocInfo {
         match found {
-            Found::Pooled { heap, st, place } => st.info(*place, self.dev, self.order.stream(heap.lane)),
+            Found::Pooled { st, place } => st.info(*place, self.dev, self.order.stream(st.lane)),
             Found::Dedicated { info, .. } => *info,
         }
     }
@@ -129,8 +129,7 @@ impl Pool {
         loop {
             let nearest = || self.index.find_back(ptr);
             let entry = nearest()?;
-            let heap = entry.heap().and_then(|n| self.heap(n))?;
-            let st = heap.lock();
+            let st = entry.heap().and_then(|n| self.heap(n))?.lock();
             if nearest() != Some(entry) {
                 continue;
             }
@@ -153,7 +152,7 @@ impl Pool {
             };
             let place = place.filter(|&p| !st.is_reclaimed(p))?;
             let Known { addr, size, .. } = st.at(place);
-            return (addr <= ptr && ptr - addr < size).then_some(Found::Pooled { heap, st, place });
+            return (addr <= ptr && ptr - addr < size).then_some(Found::Pooled { st, place });
         }
     }
 }

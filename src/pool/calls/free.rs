@@ -77,23 +77,24 @@ impl Pool {
         id: Option<u64>,
     ) -> Result<bool> {
         let (stream, lane) = by.unzip();
-        let (heap, mut st, place) = match found {
+        let (mut st, place) = match found {
             Found::Dedicated { core, info } => {
                 drop(core);
                 return self.free_dedicated(info.base, stream, id);
             }
-            Found::Pooled { heap, st, place } => (heap, st, place),
+            Found::Pooled { st, place } => (st, place),
         };
         if id.is_some_and(|id| st.at(place).id != id) {
             return Ok(false);
         }
+        let heap = st.heap();
         self.bring_up_to_date(&mut st);
         let GivenUp { size, own, lane, users } = self.give_up(&mut st, place, lane);
         // The free is done. Nothing here can fail it; what is missed is made up for later.
         if own {
-            self.freed(heap, st, size, stream);
+            self.freed(st, size, stream);
         } else {
-            self.freed_away(heap, st, size, lane, stream, &users);
+            self.freed_away(st, size, lane, stream, &users);
         }
         if self.options.trim_threshold > 0 {
             self.trim_above_threshold(heap, size, stream);
@@ -151,7 +152,6 @@ impl Pool {
     #[inline]
     pub(crate) fn freed_away(
         &self,
-        heap: &Heap,
         mut st: Locked<'_>,
         size: u64,
         lane: u32,
@@ -163,7 +163,7 @@ impl Pool {
         if st.has_settled(lane, &self.order) {
             st.settle(&self.order, &self.index);
         }
-        self.end_free(heap, &mut st);
+        self.end_free(&mut st);
         drop(st);
         self.mark_free(size, lane, stream, users);
     }
@@ -223,7 +223,7 @@ impl Pool {
     fn free_own(&self, heap: &Heap, entry: Entry, ptr: u64, stream: Option<StreamHandle>) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };
         let Some(size) = self.free_plain(&mut st, entry, ptr, stream.is_none(), None) else { return false };
-        self.freed(heap, st, size, stream);
+        self.freed(st, size, stream);
         true
     }
 
@@ -239,7 +239,7 @@ impl Pool {
     fn free_away(&self, heap: &Heap, entry: Entry, ptr: u64, lane: u32, stream: StreamHandle) -> bool {
         let Some(mut st) = self.try_lock_plain(heap) else { return false };
         let Some(size) = self.free_plain(&mut st, entry, ptr, false, Some(lane)) else { return false };
-        self.freed_away(heap, st, size, lane, Some(stream), &[]);
+        self.freed_away(st, size, lane, Some(stream), &[]);
         true
     }
 
@@ -298,21 +298,21 @@ impl Pool {
 
     /// What follows a free in a heap's own order.
     #[inline(always)]
-    pub(crate) fn freed(&self, heap: &Heap, mut st: Locked<'_>, size: u64, stream: Option<StreamHandle>) {
-        self.end_free(heap, &mut st);
+    pub(crate) fn freed(&self, mut st: Locked<'_>, size: u64, stream: Option<StreamHandle>) {
+        self.end_free(&mut st);
         // With one stream nobody waits for a marker. With more, one can be recorded only on a
         // stream that the caller has named.
         let named = stream.is_some();
-        if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_asked(heap.lane))) {
-            self.freed_batch(heap, st, stream);
+        if self.order.streams() > 1 && (st.batch.is_due(size, named) || (named && self.order.is_asked(st.lane))) {
+            self.freed_batch(st, stream);
         }
     }
 
     /// Records a marker: a batch of frees is full, or another heap waits for one of them.
     #[cold]
-    fn freed_batch(&self, heap: &Heap, mut st: Locked<'_>, stream: Option<StreamHandle>) {
+    fn freed_batch(&self, mut st: Locked<'_>, stream: Option<StreamHandle>) {
         let Some(stream) = stream else { return };
-        if self.order.take_asked(heap.lane) {
+        if self.order.take_asked(st.lane) {
             st.batch.mark_sooner();
         }
         drop(st);
@@ -321,11 +321,10 @@ impl Pool {
 
     /// Follows frees, before the heap's lock is given up.
     #[inline(always)]
-    pub(crate) fn end_free(&self, heap: &Heap, st: &mut HeapState) {
+    pub(crate) fn end_free(&self, st: &mut HeapState) {
         if st.has_run_low() {
             self.ran_low(st);
         }
-        heap.publish(st);
     }
 
     /// For a heap of which [`HeapState::has_run_low`] is true.

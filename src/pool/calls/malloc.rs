@@ -37,10 +37,7 @@ impl Pool {
         let (heap, routed) = self.heap_and_route(req.stream)?;
         let made = match routed {
             Some(routed) => self.malloc_captured(heap, &routed, req, align),
-            None => {
-                let (heap, st) = self.enter(heap, req.stream);
-                self.malloc_in(heap, st, req, align)
-            }
+            None => self.malloc_in(self.enter(heap, req.stream), req, align),
         };
         made.inspect_err(|e| {
             if e.status == Status::OutOfMemory {
@@ -108,7 +105,6 @@ impl Pool {
                 addr
             }
         };
-        heap.publish(&st);
         NonZeroU64::new(addr)
     }
 }

@@ -79,7 +79,6 @@ impl Pool {
         match self.stitch_or_grow(&mut st, want)? {
             Some(r) => {
                 st.regions.make_ready(r, Tag::SETTLED);
-                heap.publish(&st);
                 Ok(())
             }
             None => Err(less(self.out_of_memory(size))),

@@ -50,11 +50,11 @@ impl Pool {
         self.check_size(size)?;
         let flags = AllocFlags::default();
         Ok(Resized::Not(match self.find(ptr, "realloc")? {
-            Found::Pooled { heap, mut st, place: place @ Place::Object { slab, number } } => {
+            Found::Pooled { mut st, place: place @ Place::Object { slab, number } } => {
                 let (class, old) = st.slabs.try_get(slab).map_or((0, true), |s| (s.class as usize, s.old));
                 let usable = slab::class_size(class);
                 let fits = size <= usable && slab::class_of(size) == class;
-                let stays = fits && heap.lane == me.lane && !old && !st.users.contains_key(&ptr);
+                let stays = fits && st.lane == me.lane && !old && !st.users.contains_key(&ptr);
                 if stays && st.resize_receipt(place, size).is_ok() {
                     st.receipt_made(place);
                     st.resize_object(slab, number, size);
@@ -78,13 +78,12 @@ impl Pool {
                 let source = own.and_then(|d| d.receipt.as_ref()?.source());
                 Relocation { usable: info.usable, align, tag: info.tag, flags, source }
             }
-            Found::Pooled { heap, mut st, place: Place::Block { region } } => {
+            Found::Pooled { mut st, place: Place::Block { region } } => {
                 let block = st.regions.block(region);
                 let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
                 let lane = st.lane_here(me.lane);
-                let here = heap.lane == lane || self.is_shared(heap.number);
+                let here = st.lane == lane || self.is_shared(st.number);
                 if here && self.resize(&mut st, region, size, (stream, lane))? {
-                    heap.publish(&st);
                     return Ok(Resized::Here);
                 }
                 Relocation { usable, align, tag, flags, source: st.source_of(Place::Block { region }) }

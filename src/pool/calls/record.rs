@@ -32,9 +32,9 @@ impl Pool {
         }
         let (users, user) = match &mut found {
             Found::Dedicated { core, .. } => (core.dedicated.get_mut(&ptr).map(|d| &mut d.users), elsewhere),
-            Found::Pooled { heap, st, .. } => {
-                let own = heap.lane == st.lane_here(by.lane);
-                (Some(st.users.entry(ptr).or_default()), if own { heap.lane } else { elsewhere })
+            Found::Pooled { st, .. } => {
+                let user = if st.lane == st.lane_here(by.lane) { st.lane } else { elsewhere };
+                (Some(st.users.entry(ptr).or_default()), user)
             }
         };
         if let Some(users) = users.filter(|users| !users.contains(&user)) {

@@ -117,15 +117,15 @@ impl Pool {
     /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if the
     /// thread keeps meeting others there.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a>) {
+    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> Locked<'a> {
         match heap.try_lock_quick() {
-            Some(st) => (heap, st),
+            Some(st) => st,
             None => self.enter_later(heap, stream),
         }
     }
 
     #[cold]
-    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> (&'a Heap, Locked<'a>) {
+    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> Locked<'a> {
         let st = heap.lock_quick();
         let mallocs = st.mallocs;
         let move_on = CACHE.with(|c| {
@@ -138,7 +138,7 @@ impl Pool {
             p.collisions.get() >= COLLISIONS
         });
         if !move_on {
-            return (heap, st);
+            return st;
         }
         drop(st);
         let other = self.another_heap(heap);
@@ -147,7 +147,7 @@ impl Pool {
             p.heap.set(other.number);
             p.collisions.set(0);
         });
-        (other, other.lock_quick())
+        other.lock_quick()
     }
 
     /// The heap of a captured stream. Every allocation during a capture of this handle comes from
@@ -223,9 +223,7 @@ mod tests {
         pool.order.hand_over(lane, host.stream_id(d, next).unwrap());
         pool.free(object, None).unwrap();
         for heap in pool.all_heaps() {
-            let mut st = heap.lock();
-            st.retire(&pool.order, &pool.index, false);
-            heap.publish(&st);
+            heap.lock().retire(&pool.order, &pool.index, false);
         }
         let p = malloc(10 * P, next);
         host.launch(d, next, Kernel::write_pattern("new", p..p + 10 * P, 2, 4096)).unwrap();

@@ -89,11 +89,10 @@ impl Pool {
             return Err(self.out_of_memory(want.size));
         }
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
-        let (mut st, r) = self.find_region(heap, heap.lock(), want, &req)?.own()?;
+        let (mut st, r) = self.find_region(heap.lock(), want, &req)?.own()?;
         // Memory that the stream has freed eagerly may not have settled, and keeps its tag.
         let (addr, tag) = (st.regions.get(r).addr, st.regions.get(r).tag);
         st.regions.make_ready(r, tag);
-        heap.publish(&st);
         Ok(addr)
     }
 
@@ -148,7 +147,7 @@ impl Pool {
         };
         let cut = st.regions.cut(r, addr, size);
         st.note_taken();
-        Some(self.finish_block(heap, &mut st, cut, req, heap.lane))
+        Some(self.finish_block(&mut st, cut, req, heap.lane))
     }
 }
 

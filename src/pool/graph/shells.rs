@@ -20,7 +20,6 @@ impl Pool {
         st.former = st.private.take().as_ref().map(Arc::downgrade).unwrap_or_default();
         self.order.hand_over(heap.lane, self.privates.new_identity());
         st.retire(&self.order, &self.index, true);
-        heap.publish(&st);
         drop(st);
         self.privates.shells.lock().push(number);
     }
@@ -76,8 +75,6 @@ impl Pool {
         for r in spans {
             self.hand_on_all(&mut st, &mut other, r);
         }
-        source.publish(&st);
-        target.publish(&other);
         true
     }
 

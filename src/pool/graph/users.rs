@@ -62,7 +62,7 @@ impl Pool {
     /// Notes that the route has allocated what starts at `addr`. If the route is aborted before
     /// that, the allocation stays live.
     pub(crate) fn note_made(&self, route: &Route, addr: u64) {
-        let id_at = |addr| self.live_at(addr, None).map(|(_, st, place)| st.at(place).id);
+        let id_at = |addr| self.live_at(addr, None).map(|(st, place)| st.at(place).id);
         let Some(id) = id_at(addr) else { return };
         let mut made = route.made.lock();
         if made.len() == made.capacity() && made.len() >= MANY {
@@ -79,7 +79,7 @@ impl Pool {
         let made = std::mem::take(&mut *route.made.lock());
         let mut freed = Vec::new();
         for (addr, id) in made {
-            let Some((heap, mut st, place)) = self.live_at(addr, Some(id)) else { continue };
+            let Some((mut st, place)) = self.live_at(addr, Some(id)) else { continue };
             // Allocations the end of an arena has in hand are freed there.
             if st.is_reclaimed(place) {
                 continue;
@@ -90,7 +90,6 @@ impl Pool {
             // Notes its death. The answer does not matter: it waits for the context.
             let _ = st.may_reuse(addr);
             st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
-            heap.publish(&st);
         }
         freed
     }
@@ -98,12 +97,11 @@ impl Pool {
     /// The live allocation that starts at `addr`, if it is pooled, with its heap's lock; with an
     /// `id`, only the one that has it. It may count as freed. While it lives, its entry in the
     /// index stays as it is.
-    pub(crate) fn live_at(&self, addr: u64, id: Option<u64>) -> Option<(&Heap, Locked<'_>, Place)> {
+    pub(crate) fn live_at(&self, addr: u64, id: Option<u64>) -> Option<(Locked<'_>, Place)> {
         let entry = self.index.get(addr);
-        let heap = self.heap(entry.heap()?)?;
-        let st = heap.lock_quick();
+        let st = self.heap(entry.heap()?)?.lock_quick();
         let (place, known) = st.find(entry, addr)?;
-        id.is_none_or(|id| known.id == id).then_some((heap, st, place))
+        id.is_none_or(|id| known.id == id).then_some((st, place))
     }
 
     /// The heaps of a list, which is unlocked again by then.

@@ -23,6 +23,7 @@ use crate::pool::memory::Extents;
 use crate::pool::order::{Order, OwnBatch, Tag};
 use crate::pool::types::{Counter, Want};
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
@@ -33,8 +34,42 @@ pub(crate) const SMALL_HEAP: u64 = GIB;
 /// heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
 
-/// Holds a heap's lock until dropped.
-pub(crate) type Locked<'a> = lock::Locked<'a, HeapState>;
+/// Holds a heap's lock until dropped. Then the heap's copies of its counters are brought up to date.
+pub(crate) struct Locked<'a> {
+    heap: &'a Heap,
+    st: lock::Locked<'a, HeapState>,
+}
+
+impl<'a> Locked<'a> {
+    pub(crate) fn heap(&self) -> &'a Heap {
+        self.heap
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = HeapState;
+    #[inline(always)]
+    fn deref(&self) -> &HeapState {
+        &self.st
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut HeapState {
+        &mut self.st
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let st = &*self.st;
+        self.heap.live.store(st.live_bytes, Relaxed);
+        let free = if st.live_bytes == 0 { st.extents.bytes() } else { st.regions.ready_bytes() + st.waiting_bytes };
+        self.heap.free.store(free, Relaxed);
+    }
+}
 
 /// Memory of one stream, on cache lines of its own, because other threads use its neighbours.
 #[repr(C, align(128))]
@@ -66,14 +101,14 @@ impl Heap {
 
     /// Takes the lock and empties the quick list, so that searches find every free region.
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let mut st = self.state.lock();
+        let mut st = self.lock_quick();
         st.regions.tidy();
         st
     }
 
     /// Like [`Self::lock`], if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let mut st = self.state.try_lock()?;
+        let mut st = self.try_lock_quick()?;
         st.regions.tidy();
         Some(st)
     }
@@ -86,27 +121,19 @@ impl Heap {
     /// Takes the lock and leaves the quick list as it is, to hand a block out or take one back.
     #[inline]
     pub(crate) fn lock_quick(&self) -> Locked<'_> {
-        self.state.lock()
+        Locked { heap: self, st: self.state.lock() }
     }
 
     /// Like [`Self::lock_quick`], for a thread that keeps all others out: see
     /// [`Lock::lock_among_others`].
     pub(crate) fn lock_among_others(&self) -> Locked<'_> {
-        self.state.lock_among_others()
+        Locked { heap: self, st: self.state.lock_among_others() }
     }
 
     /// Like [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_>> {
-        self.state.try_lock()
-    }
-
-    /// Brings the copies up to date; called before the lock is given up.
-    #[inline]
-    pub(crate) fn publish(&self, st: &HeapState) {
-        self.live.store(st.live_bytes, Relaxed);
-        let free = if st.live_bytes == 0 { st.extents.bytes() } else { st.regions.ready_bytes() + st.waiting_bytes };
-        self.free.store(free, Relaxed);
+        Some(Locked { heap: self, st: self.state.try_lock()? })
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Still<'a> {
     /// Keeps heaps from being added.
     _streams: RankedGuard<'a, HashMap<Key, StreamHeaps>>,
     shells: RankedGuard<'a, Vec<u32>>,
-    heaps: Vec<(&'a Heap, Locked<'a>)>,
+    heaps: Vec<Locked<'a>>,
     core: RankedGuard<'a, Core>,
 }
 
@@ -41,7 +41,7 @@ impl Pool {
             _changing: (self.changing.write().unwrap_or_else(PoisonError::into_inner), Rank::Changing.taken()),
             _streams: self.streams.lock_among_others(),
             shells: self.privates.shells.lock_among_others(),
-            heaps: self.all_heaps().map(|heap| (heap, heap.lock_among_others())).collect(),
+            heaps: self.all_heaps().map(Heap::lock_among_others).collect(),
             core: self.core.lock_among_others(),
         }
     }
@@ -65,7 +65,7 @@ impl Still<'_> {
     /// Adds up the bytes of each scope in this pool, and checks that scopes list exactly the
     /// dedicated allocations that are in them.
     pub fn add_scopes(&self, sums: &mut Sums) -> Result<()> {
-        for (_, st) in &self.heaps {
+        for st in &self.heaps {
             for (_, place) in st.members.iter() {
                 if let Some(scope) = st.scope_at(place) {
                     add_to(sums, &scope, st.at(place).requested);
@@ -92,8 +92,8 @@ impl Still<'_> {
     /// The bytes of all receipts. Checks that exactly the live allocations that count have one.
     pub fn counted(&self) -> Result<u64> {
         let mut sum = 0;
-        for (heap, st) in &self.heaps {
-            sum += st.counted().map_err(|e| self.wrong(format!("heap {}: {e}", heap.number)))?;
+        for st in &self.heaps {
+            sum += st.counted().map_err(|e| self.wrong(format!("heap {}: {e}", st.number)))?;
         }
         let counting = self.pool.counter.get().is_some();
         for (addr, d) in &self.core.dedicated {
@@ -120,12 +120,12 @@ impl Still<'_> {
         if let Some(w) = shells.windows(2).find(|w| w.first() == w.last()) {
             return Err(format!("heap {} is a shell twice", w.first().copied().unwrap_or(0)));
         }
-        for (heap, st) in &self.heaps {
+        for st in &self.heaps {
             let (start, end) = st.room;
-            let shell = shells.contains(&heap.number);
-            ensure!(!shell || (st.private.is_none() && end == 0), "heap {} is a shell and an arena's", heap.number);
+            let shell = shells.contains(&st.number);
+            ensure!(!shell || (st.private.is_none() && end == 0), "heap {} is a shell and an arena's", st.number);
             let kept = || self.core.holes.iter().any(|(a, l)| a == start && a + l == end);
-            ensure!(start >= end || kept(), "addresses from {start:#x} are not kept for heap {}", heap.number);
+            ensure!(start >= end || kept(), "addresses from {start:#x} are not kept for heap {}", st.number);
         }
         Ok(())
     }
@@ -136,13 +136,11 @@ impl Still<'_> {
         let mut pieces: Vec<(u64, u64, &str)> = Vec::new();
         let mut mapped = 0;
         let mut present = Vec::new();
-        for (heap, st) in &self.heaps {
-            st.validate(&self.pool.index).map_err(|e| format!("heap {}: {e}", heap.number))?;
+        for st in &self.heaps {
+            st.validate(&self.pool.index).map_err(|e| format!("heap {}: {e}", st.number))?;
             mapped += st.extents.bytes();
             pieces.extend(st.extents.iter().map(|(a, e)| (a, e.size, "extent")));
             present.extend(st.extents.iter());
-            let fresh = heap.live.load(Relaxed) == st.live_bytes;
-            ensure!(fresh, "heap {}: its published live bytes are stale", heap.number);
         }
         let (core, counters) = (&*self.core, &self.pool.counters);
         if let Some((a, _)) = present.iter().find(|&&(a, e)| core.aliases.address(e) != Some(a)) {

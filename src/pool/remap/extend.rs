@@ -138,9 +138,6 @@ impl Pool {
                 Err(e) => return Err(e),
             }
         };
-        for (other, guard) in others.values() {
-            other.publish(guard);
-        }
         Ok(Outcome::Done(cut))
     }
 
@@ -204,15 +201,13 @@ impl Pool {
             }
             let Some(mut st) = other.try_lock() else { continue };
             self.order.poll([other.lane])?;
-            if st.settle(&self.order, &self.index) {
-                other.publish(&st);
-            }
+            if st.settle(&self.order, &self.index) {}
             let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
             let found = self.sources(&st, None, usable);
             if !found.is_empty() {
                 have += bytes_of(&found);
                 sources.extend(found);
-                others.insert(other.number, (other, st));
+                others.insert(other.number, st);
             }
         }
         Ok((sources, others))
@@ -473,7 +468,7 @@ fn commit(
     for p in &pieces {
         take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
     }
-    others.values_mut().for_each(|(_, other)| other.note_taken());
+    others.values_mut().for_each(|other| other.note_taken());
     let region = st.regions.add(start, end - start);
     let region = st.regions.take_neighbours(region, order);
     let order = st.regions.get(region).tag;
@@ -493,7 +488,7 @@ fn commit(
 /// The heap a piece is in: `st`, or one of the others.
 fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbours) -> &'a mut HeapState {
     match others.get_mut(&p.heap) {
-        Some((_, guard)) => guard,
+        Some(guard) => guard,
         None => st,
     }
 }

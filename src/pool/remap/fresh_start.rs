@@ -11,7 +11,7 @@ use crate::pool::state::Pool;
 impl Pool {
     /// Starts a heap that has run low afresh, if it has moved enough extents and that has paid:
     /// puts its wholly free extents into the stock. What is in use, or waits for another stream,
-    /// stays where it is. The caller publishes.
+    /// stays where it is.
     pub(crate) fn maybe_start_afresh(&self, st: &mut HeapState) {
         // A small heap that runs short keeps what it has: it was given enough room to move no more.
         if st.private.is_some()

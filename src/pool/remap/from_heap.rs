@@ -1,7 +1,7 @@
 //! Allocation from one locked heap: a small object or a block, from ready memory or by search.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{block_size, slab, Heap, HeapState, Locked, GRANULE, SMALL_MAX};
+use crate::pool::heap::{block_size, slab, HeapState, Locked, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::remap::search::Answer;
 use crate::pool::state::Pool;
@@ -9,62 +9,62 @@ use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
 
 impl Pool {
     /// Allocates from a locked heap of the request's stream.
-    pub(crate) fn malloc_in(&self, heap: &Heap, mut st: Locked<'_>, req: &AllocRequest, align: u64) -> Result<u64> {
+    pub(crate) fn malloc_in(&self, mut st: Locked<'_>, req: &AllocRequest, align: u64) -> Result<u64> {
         if req.size <= SMALL_MAX && align <= SLOT {
             let class = match align {
                 SMALL_MIN => slab::class_of(req.size),
                 _ => slab::aligned_class(req.size, align).ok_or_else(|| too_large(req.size))?,
             };
-            return match self.take_object(heap, &mut st, class, req) {
+            return match self.take_object(&mut st, class, req) {
                 Some(addr) => Ok(addr),
-                None => self.malloc_small_slow(heap, st, class, req),
+                None => self.malloc_small_slow(st, class, req),
             };
         }
-        let want = Want::new(block_size(req.size)?, align.max(GRANULE), (req.stream, heap.lane));
+        let want = Want::new(block_size(req.size)?, align.max(GRANULE), (req.stream, st.lane));
         if let Some(r) = st.take_region(want.size, want.align) {
-            return Ok(self.finish_block(heap, &mut st, r, req, want.lane));
+            return Ok(self.finish_block(&mut st, r, req, want.lane));
         }
-        self.malloc_large_slow(heap, st, want, req)
+        self.malloc_large_slow(st, want, req)
     }
 
     /// Takes a small object, if the class has a free one. Returns its address.
     #[inline]
-    fn take_object(&self, heap: &Heap, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
+    fn take_object(&self, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
         let (place, addr) = st.take_object(class, req.size)?;
         st.note_tag(addr, req.tag);
         st.admit(req, place, self.number);
-        heap.publish(st);
         Some(addr)
     }
 
     #[cold]
-    fn malloc_small_slow(&self, heap: &Heap, mut st: Locked<'_>, class: usize, req: &AllocRequest) -> Result<u64> {
+    fn malloc_small_slow(&self, mut st: Locked<'_>, class: usize, req: &AllocRequest) -> Result<u64> {
         st.regions.tidy();
         self.poll_and_settle(&mut st)?;
-        if let Some(addr) = self.take_object(heap, &mut st, class, req) {
+        if let Some(addr) = self.take_object(&mut st, class, req) {
             return Ok(addr);
         }
-        let want = Want::new(slab::slab_size(class), SLOT, (req.stream, heap.lane));
-        let (mut st, region) = match self.find_region(heap, st, want, req) {
+        let heap = st.heap();
+        let want = Want::new(slab::slab_size(class), SLOT, (req.stream, st.lane));
+        let (mut st, region) = match self.find_region(st, want, req) {
             Ok(answer) => answer.own()?,
             Err(e) if e.status == Status::OutOfMemory => {
                 // Less than a slab may be left, and other heaps lend blocks but no slabs.
                 let align = req.align.max(GRANULE);
-                let want = Want::new(SLOT, align, (req.stream, heap.lane));
-                return self.malloc_large_slow(heap, heap.lock(), want, req);
+                let want = Want { size: SLOT, align, ..want };
+                return self.malloc_large_slow(heap.lock(), want, req);
             }
             Err(e) => return Err(e),
         };
         st.add_slab(class, region, &self.index);
-        let taken = self.take_object(heap, &mut st, class, req);
+        let taken = self.take_object(&mut st, class, req);
         taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
     }
 
     #[cold]
-    fn malloc_large_slow(&self, heap: &Heap, mut st: Locked<'_>, want: Want, req: &AllocRequest) -> Result<u64> {
+    fn malloc_large_slow(&self, mut st: Locked<'_>, want: Want, req: &AllocRequest) -> Result<u64> {
         self.poll_and_settle(&mut st)?;
-        match self.find_region(heap, st, Want { for_block: true, ..want }, req)? {
-            Answer::Region(mut st, r) => Ok(self.finish_block(heap, &mut st, r, req, want.lane)),
+        match self.find_region(st, Want { for_block: true, ..want }, req)? {
+            Answer::Region(mut st, r) => Ok(self.finish_block(&mut st, r, req, want.lane)),
             Answer::Block(addr) => Ok(addr),
         }
     }

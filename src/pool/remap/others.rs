@@ -54,7 +54,6 @@ impl Pool {
             if let Some((region, run)) = run {
                 self.hand_on(&mut from, st, region, run);
             }
-            other.publish(&from);
             if run.is_some() {
                 return Ok(true);
             }
@@ -117,7 +116,7 @@ impl Pool {
                 true => None,
                 false => st.take_waiting_of(me.lane, want.size, want.align, &self.order),
             })?;
-            Some(self.finish_block(other, &mut st, r, req, want.lane))
+            Some(self.finish_block(&mut st, r, req, want.lane))
         })
     }
 
@@ -216,7 +215,6 @@ impl Pool {
             // There may be a hundred heaps: the first that has enough will do.
             let enough = !shared
                 && of_other.regions.find(want.size, want.align, |r| self.usable(r.tag, st, want.lane)).is_some();
-            other.publish(&of_other);
             if enough {
                 break;
             }

@@ -7,7 +7,7 @@
 //! then after giving back free memory of every heap → out of memory.
 
 use crate::base::{Error, Result, Status};
-use crate::pool::heap::{Heap, HeapState, Locked, Vain};
+use crate::pool::heap::{HeapState, Locked, Vain};
 use crate::pool::order::Known;
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
@@ -58,13 +58,8 @@ impl Pool {
     /// free memory, runs that are still mapped, other heaps' memory (for a block, also by
     /// borrowing), and then stitching and growing. Before it gives up, waits for the device and
     /// gives free memory back everywhere.
-    pub(crate) fn find_region<'a>(
-        &self,
-        heap: &'a Heap,
-        mut st: Locked<'a>,
-        mut want: Want,
-        req: &AllocRequest,
-    ) -> Result<Answer<'a>> {
+    pub(crate) fn find_region<'a>(&self, mut st: Locked<'a>, mut want: Want, req: &AllocRequest) -> Result<Answer<'a>> {
+        let heap = st.heap();
         let align = want.align;
         if self.begins_with_a_page(&st, want) {
             want.align = align.max(self.page);
@@ -87,13 +82,12 @@ impl Pool {
                 }
             }
             if want.for_block && self.shares(&st, want) {
-                heap.publish(&st);
                 drop(st);
-                if let Some((shared, of_shared)) = self.enter_shared_heap()? {
+                if let Some(shared) = self.enter_shared_heap()? {
                     let own = Want { for_block: false, ..want };
-                    match self.find_region(shared, of_shared, own, req).and_then(Answer::own) {
+                    match self.find_region(shared, own, req).and_then(Answer::own) {
                         Ok((mut st, r)) => {
-                            return Ok(Answer::Block(self.finish_block(shared, &mut st, r, req, want.lane)));
+                            return Ok(Answer::Block(self.finish_block(&mut st, r, req, want.lane)));
                         }
                         // Whole extents were not enough, but parts of extents may be free here, or
                         // be borrowed.
@@ -142,11 +136,9 @@ impl Pool {
             if self.is_shared(heap.number) {
                 // The request's own heap goes on: it may be lent a block before anything is waited
                 // for or given back.
-                heap.publish(&st);
                 return Err(Error::new(Status::OutOfMemory, "the shared heap has no room"));
             }
             let borrows = want.for_block && st.is_ordinary();
-            heap.publish(&st);
             drop(st);
             // Each wait for the device is followed by giving memory back: what the wait has settled
             // may be what must go.

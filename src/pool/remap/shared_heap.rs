@@ -62,11 +62,11 @@ impl Pool {
     }
 
     /// Locks the shared heap and brings it up to date. The caller holds no heap's lock.
-    pub(crate) fn enter_shared_heap(&self) -> Result<Option<(&Heap, Locked<'_>)>> {
+    pub(crate) fn enter_shared_heap(&self) -> Result<Option<Locked<'_>>> {
         let Some(shared) = self.make_shared_heap() else { return Ok(None) };
         let mut st = shared.lock();
         self.poll_and_settle(&mut st)?;
-        Ok(Some((shared, st)))
+        Ok(Some(st))
     }
 
     /// The shared heap, made now if there is none yet; `None` when there are too many heaps.
@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Takes all settled extents of another heap over, where they are: nothing is mapped or
-    /// unmapped. The caller publishes.
+    /// unmapped.
     pub(crate) fn take_settled(&self, shared: &mut HeapState, from: &mut HeapState) {
         if from.live_bytes == 0 {
             from.drop_empty_slabs(&self.order, &self.index);
@@ -106,7 +106,6 @@ impl Pool {
         for &r in &ready {
             self.hand_on_all(&mut from, st, r);
         }
-        shared.publish(&from);
         !ready.is_empty()
     }
 }

@@ -1,13 +1,13 @@
 //! Free extents of heaps: what could move, and taking it out of its heap.
 
-use crate::pool::heap::{Heap, HeapState, Locked};
+use crate::pool::heap::{HeapState, Locked};
 use crate::pool::memory::{AliasId, Extent, Mapped};
 use crate::pool::order::Tag;
 use crate::pool::state::Pool;
 use std::collections::BTreeMap;
 
 /// Heaps whose locks are held while their extents move.
-pub(crate) type Others<'a> = BTreeMap<u32, (&'a Heap, Locked<'a>)>;
+pub(crate) type Others<'a> = BTreeMap<u32, Locked<'a>>;
 
 impl Pool {
     /// Wholly free extents of a heap, outside the anchor, in regions that `usable` accepts.

@@ -45,7 +45,6 @@ impl Pool {
             let mut st = heap.lock();
             st.settle(&self.order, &self.index);
             st.drop_empty_slabs(&self.order, &self.index);
-            heap.publish(&st);
         }
     }
 
@@ -131,7 +130,6 @@ impl Pool {
                 st.drop_empty_slabs(&self.order, &self.index);
                 st.least_ready = st.regions.ready_bytes();
             }
-            heap.publish(&st);
         }
         let stocked = self.core.lock().stock.take_unused();
         let mut spare = (stocked + unused.iter().map(|u| u.1).sum::<u64>()).saturating_sub(keep);
@@ -227,7 +225,6 @@ impl Pool {
             }
             Ok(())
         });
-        heap.publish(&st);
         done.map(|()| released)
     }
 

@@ -24,7 +24,7 @@ pub struct Held {
 impl Pool {
     /// Whether this is an allocation that counts as freed and is kept from being handed out.
     pub fn keeps(&self, base: u64, id: u64) -> bool {
-        self.live_at(base, Some(id)).is_some_and(|(_, st, place)| st.is_reclaimed(place))
+        self.live_at(base, Some(id)).is_some_and(|(st, place)| st.is_reclaimed(place))
     }
 
     /// Whether these addresses are kept.
@@ -52,7 +52,7 @@ impl Pool {
     /// Forgets the streams a reclaimed allocation was recorded on, so that they need not stay
     /// alive. Unless the device has passed it, a context marker stands for theirs.
     pub fn forget_streams(&self, base: u64, id: u64, passed: bool) {
-        if let Some((_, mut st, _)) = self.live_at(base, Some(id)) {
+        if let Some((mut st, _)) = self.live_at(base, Some(id)) {
             if !st.take_users(base).is_empty() && !passed {
                 st.users.insert(base, vec![CONTEXT]);
             }
@@ -61,7 +61,7 @@ impl Pool {
 
     /// Makes later waits for the device cover a reclaimed allocation's uses on other devices, too.
     pub fn near_streams(&self, base: u64, id: u64) {
-        if let Some((_, mut st, _)) = self.live_at(base, Some(id)) {
+        if let Some((mut st, _)) = self.live_at(base, Some(id)) {
             let mut users = st.take_users(base);
             self.bring_near(base, &mut users);
             if !users.is_empty() {

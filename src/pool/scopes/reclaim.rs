@@ -82,7 +82,7 @@ impl Pool {
                 break;
             }
         }
-        self.end_free(heap, &mut st);
+        self.end_free(&mut st);
         drop(st);
         self.mark_users(&users);
         if self.options.trim_threshold > 0 {

@@ -251,11 +251,10 @@ impl Pool {
 
     /// Hands out a live region of a heap, perhaps not the request's own. Returns its address.
     #[inline]
-    pub(crate) fn finish_block(&self, heap: &Heap, st: &mut HeapState, r: u32, req: &AllocRequest, lane: u32) -> u64 {
+    pub(crate) fn finish_block(&self, st: &mut HeapState, r: u32, req: &AllocRequest, lane: u32) -> u64 {
         let block = self.block(st, req, lane);
         let addr = st.hand_out(r, block, &self.index);
         st.admit(req, Place::Block { region: r }, self.number);
-        heap.publish(st);
         addr
     }
 

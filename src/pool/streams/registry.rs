@@ -104,7 +104,6 @@ impl Pool {
     pub(crate) fn retire(&self, heap: &Heap) -> bool {
         let mut st = heap.lock();
         st.retire(&self.order, &self.index, false);
-        heap.publish(&st);
         let waits = st.unmarked(&self.order).any(|tag| self.order.only_context(tag));
         waits
     }

@@ -37,6 +37,12 @@ extern "C" {
  * capture and that the graph uses. Allocations with flags (GPUMEM_MALLOC_*) are never part of a
  * capture.
  *
+ * An allocation never costs its own stream's capture, nor one that gpumem_capture_begin or
+ * PyTorch's hooks have begun and none has ended. A capture that gpumem knows of only from an
+ * allocation on its stream may be lost, and cudaStreamEndCapture then says so, if an allocation on
+ * another stream would fail otherwise although as much is free. One that gpumem has not heard of
+ * may be lost to any call that has to learn what other streams have done, and any to gpumem_trim.
+ *
  * With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
  * captured and has none, and releases it when the graph and everything made from it are gone (CUDA
  * 11.3 and newer). It learns of that at the next allocation that free memory does not serve at

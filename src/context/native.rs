@@ -116,12 +116,17 @@ impl Native {
         let most = if books.limit == 0 { u64::MAX } else { books.limit };
         if live.checked_add(size).is_none_or(|sum| sum > most) {
             books.out_of_memory += 1;
+            let (limit, raise) = match books.limit {
+                0 => ("no limit is set".to_string(), ""),
+                limit => (
+                    format!("the limit is {}", human(limit)),
+                    " or raise the limit (GPUMEM_LIMIT or the program's own)",
+                ),
+            };
+            let [asked, live] = [size, live].map(human);
             let text = format!(
-                "{size} bytes ({}) were requested on device {device}; {} are live there, and the limit is {}. Free \
-                 memory or raise the limit (GPUMEM_LIMIT or the program's own)",
-                human(size),
-                human(live),
-                human(most),
+                "{size} bytes ({asked}) were requested on device {device}; {live} are live there, and {limit}. Free \
+                 memory{raise}"
             );
             return Err(Error::new(Status::OutOfMemory, text));
         }

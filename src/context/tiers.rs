@@ -38,8 +38,9 @@ impl Tiers {
         watched: (Arc<Interest>, Arc<Recorder>),
     ) -> Result<Tiers> {
         let manager = Arc::new(Manager::new());
-        let gpu =
-            (0..pools.len() as u32).map(|d| gpu_space(&**driver, config, &manager, d)).collect::<Result<Vec<_>>>()?;
+        let limits = pools.iter().map(|p| p.get().map(|p| p.stats().limit));
+        let space = |(d, limit)| gpu_space(&**driver, config, &manager, d, limit);
+        let gpu = (0..).zip(limits).map(space).collect::<Result<Vec<_>>>()?;
         let host = Arc::new(HostTier::new(driver.clone(), manager.clone(), &host_options(config))?);
         let disks = Arc::new(Disks::new(manager.clone(), StoreOptions::default(), config.thresholds));
         for mount in &config.disks {
@@ -120,11 +121,23 @@ fn saw_unasked(interest: &Interest, recorder: &Recorder, moved: &Unasked) {
     recorder.push(Event { address: base, bytes, other, device: device.0 as u8, ..Event::new(kind, time) });
 }
 
-fn gpu_space(driver: &dyn Driver, config: &Config, manager: &Manager, device: u32) -> Result<Arc<Space>> {
+/// The space of a device. It starts with its pool's limit in force, 0 for none.
+fn gpu_space(
+    driver: &dyn Driver,
+    config: &Config,
+    manager: &Manager,
+    device: u32,
+    in_force: Option<u64>,
+) -> Result<Arc<Space>> {
     let props = driver.device_props(DeviceId(device))?;
     let capacity = props.total_bytes;
+    let limit = match in_force {
+        Some(0) => capacity,
+        Some(limit) => limit,
+        None => config.limit.of(capacity),
+    };
     let options = SpaceOptions {
-        limit: Some(config.limit.of(capacity).min(capacity)),
+        limit: Some(limit.min(capacity)),
         thresholds: config.thresholds,
         numa: props.numa,
         ..SpaceOptions::new(capacity)

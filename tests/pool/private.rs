@@ -409,6 +409,41 @@ fn what_a_replay_may_still_use_waits_for_it() {
     }
 }
 
+/// The limit leaves only what the stream has freed eagerly. The begin of a capture asks about that,
+/// so that the capture can have it; one that is begun later says what has to come first.
+#[test]
+fn a_capture_gets_what_its_stream_has_freed_before_its_begin() {
+    for host in hosts() {
+        for before in [true, false] {
+            let rig = Rig::new(host.clone(), PoolOptions { limit: 64 * MIB, ..page_extents() });
+            let s = rig.stream();
+            let p = rig.malloc(40 * MIB, s);
+            rig.fill(s, p, 40 * MIB, 1);
+            rig.free(p, s);
+            let arena = rig.pool.open_arena(GraphArenaOptions::default());
+            let begin = || rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).unwrap();
+            let route = before.then(begin);
+            rig.host.begin_capture(s).unwrap();
+            let route = route.unwrap_or_else(begin);
+            match rig.pool.malloc(&request(40 * MIB, s)) {
+                Ok(p) => {
+                    assert!(before);
+                    rig.fill(s, p, 40 * MIB, 2);
+                    rig.free(p, s);
+                }
+                Err(e) => {
+                    assert!(!before && e.message.contains("call gpumem_device_sync, or gpumem_stream_sync"), "{e}");
+                }
+            }
+            assert!(rig.host.end_capture(s).unwrap());
+            rig.pool.end_route(&route);
+            rig.pool.release_arena(&arena);
+            rig.free(rig.malloc(100, s), s);
+            rig.close();
+        }
+    }
+}
+
 /// When the capture's memory begins, and what comes between two captures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {

@@ -48,6 +48,31 @@ fn together(f: impl Fn(u64) + Sync) {
     });
 }
 
+/// What was asked for is at most what is live, whatever other threads do at that moment.
+#[test]
+fn the_counters_of_a_moment_fit_together() {
+    let rig = Rig::new(HostOptions { bytes_per_device: GIB, ..HostOptions::default() }, PoolOptions::default());
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for s in [rig.stream(), rig.stream()] {
+            let (rig, done) = (&rig, &done);
+            scope.spawn(move || {
+                while done.load(Relaxed) == 0 {
+                    let p = rig.pool.malloc(&request(20 * MIB, s)).unwrap();
+                    rig.pool.free(p, Some(s)).unwrap();
+                }
+            });
+        }
+        let end = Instant::now() + MOST / 8;
+        let mut stats = rig.pool.stats();
+        while Instant::now() < end && stats.requested <= stats.live {
+            stats = rig.pool.stats();
+        }
+        done.store(1, Relaxed);
+        assert!(stats.requested <= stats.live, "{stats:?}");
+    });
+}
+
 /// Allocates and frees on one stream, every block filled and checked; `id` makes patterns that
 /// nobody else writes.
 fn work(rig: &Rig, stream: StreamHandle, seed: u64, rounds: u64) {

@@ -137,7 +137,8 @@ pub unsafe extern "C" fn gpumem_malloc_with(
 /// When more is mapped now, free memory goes back to the device and live memory stays. Like
 /// gpumem_trim, that can invalidate the capture of a stream. What another thread is mapping for one
 /// allocation at that moment may still go by the limit before. 0 means all that the device has.
-/// With GPUMEM_POOL=off the limit applies to what is live.
+/// With GPUMEM_POOL=off the limit applies to what is live. Once the device's space is counted
+/// (space.h), that keeps its own limit: see gpumem_space_limit_set.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such device, GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub extern "C" fn gpumem_device_limit_set(device: c_int, bytes: usize) -> gpumem_status {

@@ -47,8 +47,9 @@ pub struct gpumem_stats {
     /// Old addresses of memory that has moved, not yet unmapped.
     pub zombies: u64,
     /// The largest request that is sure to succeed next, on any stream, even if no physical memory
-    /// can be added. It may take remapping, and a wait until the device has passed earlier frees;
-    /// where memory may be added, the pool may prefer that. Some streams may get more.
+    /// can be added, as long as no stream is being captured. It may take remapping, and a wait
+    /// until the device has passed earlier frees; where memory may be added, the pool may prefer
+    /// that. Some streams may get more.
     pub largest_without_growth: u64,
     /// The largest free region, usable with no driver call.
     pub largest_free: u64,

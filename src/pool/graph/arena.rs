@@ -10,7 +10,7 @@
 //! serve the next arena (`shells.rs`).
 
 use crate::base::sync::AtomicBool;
-use crate::base::Result;
+use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Routed};
@@ -49,6 +49,23 @@ impl Pool {
         }
         // The next call that names a stream asks anew which heap is its, and so records the marker.
         self.order.captures.forget_places();
+    }
+
+    /// Records the context marker for what was released since the last one, if no capture shows.
+    /// Called where a stream is named that is not being captured: the next arena may begin when its
+    /// stream is captured already, and so when no marker can be recorded.
+    pub(crate) fn mark_released(&self, stream: StreamHandle) -> Result<()> {
+        let p = &self.privates;
+        // The question ends the stream's route if that began with a capture that is over.
+        if !p.released.load(Relaxed) || self.order.captures.known() || self.is_claimed(stream)? {
+            return Ok(());
+        }
+        // A route with a filter may have a capture that no call has named yet.
+        let quiet = p.route_count.load(Acquire) == 0;
+        if quiet && p.released.swap(false, Relaxed) && !matches!(self.order.mark_context(Some(stream)), Ok(true)) {
+            p.released.store(true, Relaxed);
+        }
+        Ok(())
     }
 
     /// Like [`Pool::malloc_search`], from the heap of a stream that allocates from an arena. If the

@@ -46,6 +46,11 @@ impl Pool {
                     Now::Captured => _ = captures.met(key, true),
                     Now::Idle(_) => {
                         captures.over(|| key);
+                        // The capture may use what the stream has freed so far once the device has
+                        // passed this.
+                        if let Some(lane) = self.registered_lane(stream) {
+                            self.order.mark(lane, stream)?;
+                        }
                         self.settle_shells(Some(stream))?;
                     }
                 }

@@ -90,21 +90,4 @@ impl Pool {
         }
         self.order.poll([])
     }
-
-    /// Records the context marker for what was released since the last one, if no capture shows.
-    /// Called where a stream is named that is not being captured: the next arena may begin when its
-    /// stream is captured already, and so when no marker can be recorded.
-    pub(crate) fn mark_released(&self, stream: StreamHandle) -> Result<()> {
-        let p = &self.privates;
-        // The question ends the stream's route if that began with a capture that is over.
-        if !p.released.load(Relaxed) || self.order.captures.known() || self.is_claimed(stream)? {
-            return Ok(());
-        }
-        // A route with a filter may have a capture that no call has named yet.
-        let quiet = p.route_count.load(Acquire) == 0;
-        if quiet && p.released.swap(false, Relaxed) && !self.order.mark_context(Some(stream))? {
-            p.released.store(true, Relaxed);
-        }
-        Ok(())
-    }
 }

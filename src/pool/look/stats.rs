@@ -33,7 +33,8 @@ pub struct PoolStats {
     /// Old addresses of moved memory, mapped still so that it can come back to them.
     pub zombies: u64,
     /// The largest request that any stream's next allocation is sure to get even if the pool cannot
-    /// grow, allowing for remapping, and for a wait until the device has passed what was freed.
+    /// grow, allowing for remapping, and for a wait until the device has passed what was freed. Not
+    /// while a stream is being captured: then some of that cannot be asked.
     pub largest_without_growth: u64,
     /// The largest free region usable with no driver call.
     pub largest_free: u64,
@@ -121,7 +122,7 @@ impl Pool {
                 limit if limit < self.props.total_bytes => limit,
                 _ => 0,
             },
-            live: self.live_now(),
+            live: c.dedicated_live.load(Relaxed),
             peak_live: c.dedicated_most.load(Relaxed),
             ..PoolStats::default()
         };
@@ -129,6 +130,7 @@ impl Pool {
         for heap in self.all_heaps() {
             let st = heap.lock();
             s.requested += st.requested_bytes;
+            s.live += st.live_bytes;
             s.peak_live += st.most_live;
             s.mallocs += st.mallocs;
             s.frees += st.frees;

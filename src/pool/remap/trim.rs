@@ -85,6 +85,14 @@ impl Pool {
         free > 0 && free.saturating_add(left) >= requested
     }
 
+    /// Whether free memory that captures could use is not known to be out of use.
+    pub(crate) fn has_unsettled(&self) -> bool {
+        self.all_heaps().map(Heap::lock).any(|st| {
+            let unsettled = |r| !self.order.settled(st.regions.get(r).tag);
+            st.private.is_none() && (st.waiting_bytes > 0 || st.regions.ready_from(self.page).any(unsettled))
+        })
+    }
+
     /// Releases wholly free extents the device has passed until no more than `keep` bytes are
     /// mapped. What the device may still be using stays; synchronise first to give everything back.
     /// May invalidate a stream capture in progress. Returns the bytes released.

@@ -33,7 +33,8 @@ fn outside(bytes: u64) -> Parts {
 
 fn no_room(space: &Space, bytes: u64) -> Refused {
     let text = format!(
-        "{}: {} asked outside of any reservation, {} of {} available; free or release something, or raise the limit",
+        "{}: {} asked outside of any reservation, {} of {} available; free or release something, or raise the limit \
+         (gpumem_space_limit_set)",
         space.id,
         exact(bytes),
         exact(space.available()),

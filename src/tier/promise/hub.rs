@@ -125,7 +125,7 @@ impl Books {
             }
         };
         let text = format!(
-            "{what} is more than may ever be promised ({}); ask for less or raise the limit",
+            "{what} is more than may ever be promised ({}); ask for less or raise the limit (gpumem_space_limit_set)",
             self.there_is(candidates)
         );
         Error::new(Status::OutOfMemory, text)

@@ -136,6 +136,8 @@ fn without_the_pool_the_driver_serves_every_request() {
     // What is inside of an allocation is none, and the refusal is no free.
     assert_eq!(ctx.realloc(q + 256, MIB, s).unwrap_err().status, Status::UnknownPointer);
     assert_eq!(ctx.realloc(q, 2 * GIB, s).unwrap_err().status, Status::OutOfMemory);
+    let e = ctx.malloc(&request(u64::MAX, s)).unwrap_err();
+    assert!(e.status == Status::OutOfMemory && e.message.contains("no limit is set. Free memory"), "{e}");
     assert_eq!((ctx.stats(D).unwrap().live, ctx.stats(D).unwrap().unknown_pointers), (4 * MIB, 0));
     ctx.reset_peaks(D).unwrap();
     ctx.free_async(q, s).unwrap();

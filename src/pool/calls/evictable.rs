@@ -12,7 +12,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::heap::{Heap, Now};
 use crate::pool::memory::{Dedicated, Guest};
-use crate::pool::order::{Known, Tag, CONTEXT};
+use crate::pool::order::{KnownCapture, Tag, CONTEXT};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest};
 use std::fmt::Debug;
@@ -175,8 +175,8 @@ impl Pool {
         let lane = tag.lane();
         if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
             self.order.mark(lane, StreamHandle::LEGACY)?;
-        } else if !self.order.mark_context_heeding(None, Known::is_open)? {
-            if self.order.captures.any(Known::is_open) || self.order.may_be_capturing(None) {
+        } else if !self.order.mark_context_heeding(None, KnownCapture::is_open)? {
+            if self.order.captures.any(KnownCapture::is_open) || self.order.may_be_capturing(None) {
                 return Err(capturing());
             }
             // The driver has no context markers.

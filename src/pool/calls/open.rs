@@ -47,7 +47,7 @@ impl Pool {
             heap_count: AtomicU32::new(0),
             heaps: empty_cells(options.max_lanes),
             streams: Apart::default(),
-            orphans: Arc::default(),
+            spare_streams: Arc::default(),
             core: Apart::default(),
             changing: std::sync::RwLock::new(()),
             counters: Apart::default(),

@@ -6,7 +6,7 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, State};
-use crate::pool::order::Known;
+use crate::pool::order::KnownCapture;
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Pool {
     pub(crate) fn settle_shells(&self, stream: Option<StreamHandle>) -> Result<()> {
         let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
         let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
-        if shells.any(unmarked) && self.order.mark_context_heeding(stream, Known::is_open)? {
+        if shells.any(unmarked) && self.order.mark_context_heeding(stream, KnownCapture::is_open)? {
             return self.order.poll_patiently();
         }
         self.order.poll([])

@@ -4,7 +4,7 @@ mod backoff;
 mod bins;
 mod blocks;
 mod check;
-mod fresh_start;
+mod fresh_starts;
 mod lock;
 mod low;
 mod members;

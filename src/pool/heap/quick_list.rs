@@ -10,7 +10,7 @@
 use crate::pool::types::NONE;
 
 /// Places in the list; each size has one.
-const PLACES: usize = 8;
+const ENTRIES: usize = 8;
 
 /// How many blocks the list keeps while it is of no use.
 const FEW: u32 = 3;
@@ -22,7 +22,7 @@ const WORTH: u8 = 16;
 const GAIN: u8 = 2;
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Entry {
     /// The size of request that the block is for, bytes.
     size: u64,
     /// [`NONE`] when the place is empty.
@@ -32,22 +32,22 @@ struct Place {
 /// The list. It holds region numbers and no memory: [`crate::pool::heap::region`] says what the
 /// regions are.
 pub(crate) struct QuickList {
-    places: [Place; PLACES],
+    entries: [Entry; ENTRIES],
     used: u32,
     /// How much use it has been of late. At 0 it keeps no more than [`FEW`] blocks.
     worth: u8,
 }
 
 #[inline]
-fn place(size: u64) -> usize {
+fn index(size: u64) -> usize {
     // The upper bits of the product of the size in granules with 2^64 divided by the golden ratio,
     // which spreads neighbours as evenly as can be (Knuth, The Art of Computer Programming 3, 6.4).
-    ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
+    ((size >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES.trailing_zeros())) as usize
 }
 
 impl Default for QuickList {
     fn default() -> QuickList {
-        QuickList { places: [Place { size: 0, region: NONE }; PLACES], used: 0, worth: WORTH }
+        QuickList { entries: [Entry { size: 0, region: NONE }; ENTRIES], used: 0, worth: WORTH }
     }
 }
 
@@ -60,14 +60,14 @@ impl QuickList {
     /// The region kept for requests of just this size. It stays in the list.
     #[inline]
     pub(crate) fn get(&self, size: u64) -> Option<u32> {
-        let p = &self.places[place(size)];
+        let p = &self.entries[index(size)];
         (p.size == size && p.region != NONE).then_some(p.region)
     }
 
     /// Takes out the region that [`Self::get`] gave.
     #[inline]
     pub(crate) fn take(&mut self, size: u64) {
-        self.places[place(size)].region = NONE;
+        self.entries[index(size)].region = NONE;
         self.used -= 1;
         self.worth = (self.worth + GAIN).min(WORTH);
     }
@@ -75,13 +75,13 @@ impl QuickList {
     /// Keeps a region for requests of this size. Returns the one it pushes out.
     #[inline(always)]
     pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
-        let p = place(size);
-        let gone = match self.places[p].region {
+        let p = index(size);
+        let gone = match self.entries[p].region {
             NONE if self.worth > 0 || self.used < FEW => None,
             NONE => self.pop(),
             _ => self.pop_at(p),
         };
-        self.places[p] = Place { size, region };
+        self.entries[p] = Entry { size, region };
         self.used += 1;
         gone
     }
@@ -90,7 +90,7 @@ impl QuickList {
     pub(crate) fn pop(&mut self) -> Option<u32> {
         match self.is_empty() {
             true => None,
-            false => self.pop_at(self.places.iter().position(|p| p.region != NONE)?),
+            false => self.pop_at(self.entries.iter().position(|p| p.region != NONE)?),
         }
     }
 
@@ -98,7 +98,7 @@ impl QuickList {
     fn pop_at(&mut self, p: usize) -> Option<u32> {
         self.used -= 1;
         self.worth = self.worth.saturating_sub(1);
-        Some(std::mem::replace(&mut self.places[p].region, NONE))
+        Some(std::mem::replace(&mut self.entries[p].region, NONE))
     }
 
     /// Forgets how much use the list has been.
@@ -108,11 +108,11 @@ impl QuickList {
 
     /// Whether the region is in the list.
     pub(crate) fn contains(&self, region: u32) -> bool {
-        self.places.iter().any(|p| p.region == region)
+        self.entries.iter().any(|p| p.region == region)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.iter().filter(|p| p.region != NONE).count()
+        self.entries.iter().filter(|p| p.region != NONE).count()
     }
 }
 
@@ -138,14 +138,14 @@ mod tests {
         assert_eq!(out, (0..100).collect::<Vec<_>>(), "none is lost, none comes twice");
     }
 
-    /// Sizes that go to places of their own.
+    /// Sizes that go to entries of their own.
     fn sizes() -> Vec<u64> {
         let mut sizes: Vec<u64> = Vec::new();
         (1..).map(|i| i << 20).find(|&s| {
-            if sizes.iter().all(|&t| place(s) != place(t)) {
+            if sizes.iter().all(|&t| index(s) != index(t)) {
                 sizes.push(s);
             }
-            sizes.len() == PLACES
+            sizes.len() == ENTRIES
         });
         sizes
     }
@@ -160,24 +160,24 @@ mod tests {
             empty(&mut q);
         }
         let few = FEW as usize;
-        assert_eq!((put_all(&mut q), q.len()), (PLACES - few, few), "one goes for each that is too many");
-        let last = sizes[PLACES - 1];
-        assert_eq!(q.get(last), Some(PLACES as u32 - 1), "the last one stays");
+        assert_eq!((put_all(&mut q), q.len()), (ENTRIES - few, few), "one goes for each that is too many");
+        let last = sizes[ENTRIES - 1];
+        assert_eq!(q.get(last), Some(ENTRIES as u32 - 1), "the last one stays");
         q.take(last);
         empty(&mut q);
         q.start_over();
-        assert_eq!((put_all(&mut q), q.len()), (0, PLACES), "as at first");
+        assert_eq!((put_all(&mut q), q.len()), (0, ENTRIES), "as at first");
     }
 
     #[test]
     fn what_is_wanted_back_makes_room() {
         let (mut q, sizes) = (QuickList::default(), sizes());
         q.worth = 0;
-        for (&s, i) in sizes[..PLACES - 1].iter().zip(0..) {
+        for (&s, i) in sizes[..ENTRIES - 1].iter().zip(0..) {
             // The first is wanted back again and again.
-            q.put(sizes[PLACES - 1], 100);
-            assert_eq!(q.get(sizes[PLACES - 1]), Some(100));
-            q.take(sizes[PLACES - 1]);
+            q.put(sizes[ENTRIES - 1], 100);
+            assert_eq!(q.get(sizes[ENTRIES - 1]), Some(100));
+            q.take(sizes[ENTRIES - 1]);
             assert_eq!(q.put(s, i), None, "{i} others");
         }
     }

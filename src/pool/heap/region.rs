@@ -335,7 +335,8 @@ impl Regions {
         self.get_mut(r).state = State::Live;
     }
 
-    /// Makes a region ready that is in no bin and has no ready neighbours.
+    /// Makes a region ready that is in no bin. It joins no neighbour, so the caller makes sure that
+    /// none is ready, or that the region is about to be taken out.
     pub(crate) fn put_back(&mut self, r: u32, tag: Tag) {
         let size = self.get(r).size;
         let head = self.bins.push(Bins::index(size), r);

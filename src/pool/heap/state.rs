@@ -10,7 +10,7 @@
 use crate::base::size::GIB;
 use crate::base::sync::AtomicU64;
 use crate::pool::heap::backoff::Backoff;
-use crate::pool::heap::fresh_start::FreshStarts;
+use crate::pool::heap::fresh_starts::FreshStarts;
 use crate::pool::heap::lock::{self, Lock};
 use crate::pool::heap::low::Low;
 use crate::pool::heap::members::Members;
@@ -34,7 +34,7 @@ pub(crate) const SMALL_HEAP: u64 = GIB;
 /// heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
 
-/// Holds a heap's lock until dropped. Then the heap's copies of its counters are brought up to date.
+/// Holds a heap's lock until dropped. Then the copies of its counters are brought up to date.
 pub(crate) struct Locked<'a> {
     heap: &'a Heap,
     st: lock::Locked<'a, HeapState>,

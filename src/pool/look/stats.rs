@@ -52,7 +52,7 @@ pub struct PoolStats {
     pub stitches: u64,
     /// Growths so far, a count.
     pub growths: u64,
-    /// Streams known, a count.
+    /// Streams known, a count. One that is used both eagerly and in a capture counts twice.
     pub streams: u64,
     /// Frees refused as double, a count.
     pub double_frees: u64,

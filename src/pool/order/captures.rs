@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What is known of the capture of a stream.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct KnownCapture {
     /// When it was last met or announced, by [`Captures::met`].
     time: u64,
     /// Whether it was announced and is not known to be over: it, or another one of the same route,
@@ -26,7 +26,7 @@ pub(crate) struct Known {
     closed: bool,
 }
 
-impl Known {
+impl KnownCapture {
     /// Whether no call has said yet that the capture is over. A route's end says so, once no route
     /// is left.
     pub(crate) fn is_open(&self) -> bool {
@@ -35,7 +35,7 @@ impl Known {
 }
 
 /// What is known of each stream, by a key the caller chooses.
-pub(crate) type KnownCaptures = HashMap<usize, Known>;
+pub(crate) type KnownCaptures = HashMap<usize, KnownCapture>;
 
 /// The captures known.
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl Captures {
         let before = keys.get(&key).copied();
         let met = !announced || before.is_some_and(|k| k.met);
         let announced = announced || before.is_some_and(|k| k.announced);
-        keys.insert(key, Known { time, announced, met, routed, closed: false });
+        keys.insert(key, KnownCapture { time, announced, met, routed, closed: false });
         if before.is_none() {
             self.forget_places();
         }
@@ -138,7 +138,7 @@ impl Captures {
     }
 
     /// Whether a capture is known that `heed` accepts.
-    pub(crate) fn any(&self, heed: fn(&Known) -> bool) -> bool {
+    pub(crate) fn any(&self, heed: fn(&KnownCapture) -> bool) -> bool {
         self.known() && self.keys.lock().values().any(heed)
     }
 

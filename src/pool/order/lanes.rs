@@ -22,7 +22,7 @@ use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{empty_cells, Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
-use crate::pool::order::captures::{Captures, Known};
+use crate::pool::order::captures::{Captures, KnownCapture};
 use crate::pool::order::tag::{Tag, CONTEXT};
 use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
@@ -145,7 +145,8 @@ impl Order {
         Some(n as u32)
     }
 
-    /// Streams seen, without the context's lane.
+    /// Lanes in use, without the context's: one for each stream, and one for each that allocates from
+    /// a capture arena, even if it is used eagerly too.
     pub(crate) fn streams(&self) -> u64 {
         self.count.load(Acquire) - 1
     }
@@ -311,7 +312,11 @@ impl Order {
     /// It may have ended long ago, on a stream that is no longer used. Moves on request, and
     /// requests that wait for the device, heed those that are open; trims, and the last resort
     /// before a request fails for lack of memory, heed none.
-    pub(crate) fn mark_context_heeding(&self, stream: Option<StreamHandle>, heed: fn(&Known) -> bool) -> Result<bool> {
+    pub(crate) fn mark_context_heeding(
+        &self,
+        stream: Option<StreamHandle>,
+        heed: fn(&KnownCapture) -> bool,
+    ) -> Result<bool> {
         if self.captures.any(heed) || self.may_be_capturing(stream) || self.in_debt() {
             return Ok(false);
         }
@@ -457,7 +462,7 @@ impl Order {
     /// Settles everything freed so far by waiting for the device. Blocks; call it with no lock
     /// held. If a capture prevents that, or one is known that `heed` accepts, settles only what has
     /// a marker.
-    pub(crate) fn drain(&self, stream: StreamHandle, heed: fn(&Known) -> bool) -> Result<()> {
+    pub(crate) fn drain(&self, stream: StreamHandle, heed: fn(&KnownCapture) -> bool) -> Result<()> {
         let marked = self.mark_context_heeding(Some(stream), heed)?;
         self.sync()?;
         if marked || self.captures.any(heed) || self.may_be_capturing(Some(stream)) {

@@ -6,6 +6,6 @@ pub(crate) mod lanes;
 pub(crate) mod tag;
 
 pub(crate) use cadence::OwnBatch;
-pub(crate) use captures::Known;
+pub(crate) use captures::KnownCapture;
 pub(crate) use lanes::Order;
 pub(crate) use tag::{Tag, CONTEXT};

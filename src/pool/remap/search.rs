@@ -3,12 +3,13 @@
 //! Extents still mapped where they were wanted before → other streams' memory that is known to have
 //! settled, taken over in extents or borrowed in blocks, with no driver call → memory that settles
 //! in a moment → other streams' memory that the device, when asked, has passed → stitch and grow
-//! (`extend.rs`) → all of this again after a context marker, then after waiting for the device,
-//! then after giving back free memory of every heap → out of memory.
+//! (`extend.rs`) → all of this again after a context marker, then after giving back free memory of
+//! every heap, then after waiting for the device, then after giving back once more → out of memory.
+//! If another heap has as much free, the wait comes before anything is given back, too.
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{HeapState, Locked, Vain};
-use crate::pool::order::Known;
+use crate::pool::order::KnownCapture;
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -153,7 +154,7 @@ impl Pool {
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}
-                1 | 3 => self.order.drain(want.stream, Known::is_open)?,
+                1 | 3 => self.order.drain(want.stream, KnownCapture::is_open)?,
                 2 | 4 => {
                     let _changing = self.change();
                     self.make_room(want.size)?;

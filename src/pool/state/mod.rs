@@ -8,4 +8,4 @@ pub(crate) use arenas::Routed;
 pub use arenas::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Route, WhichStreams};
 pub(crate) use pool::Core;
 pub use pool::{Pool, Unclaimed};
-pub(crate) use streams::{Key, Orphans, RemoteStream, StreamHeaps};
+pub(crate) use streams::{Key, RemoteStream, SpareStreams, StreamHeaps};

@@ -7,7 +7,7 @@ use crate::pool::heap::{Block, Heap, HeapState, Place, GRANULE, NO_MEMBER};
 use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock};
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::arenas::Privates;
-use crate::pool::state::streams::{Key, Orphans, OtherDevices, StreamHeaps};
+use crate::pool::state::streams::{Key, OtherDevices, SpareStreams, StreamHeaps};
 use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, NONE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
@@ -96,7 +96,7 @@ pub struct Pool {
     /// Streams in use → their lanes and heaps.
     pub(crate) streams: Apart<Ranked<HashMap<Key, StreamHeaps>, { Rank::Streams as u8 }>>,
     /// Per-thread streams whose threads have ended.
-    pub(crate) orphans: Arc<Orphans>,
+    pub(crate) spare_streams: Arc<SpareStreams>,
     pub(crate) core: Apart<Ranked<Core, { Rank::Core as u8 }>>,
     /// Held, shared, by calls that make or drop physical memory in several steps without a heap's
     /// lock. A call takes it once, before any other lock.

@@ -26,7 +26,7 @@ pub(crate) struct StreamHeaps {
 }
 
 /// Identities of a pool's per-thread streams whose threads have ended. Threads reach it, too.
-pub(crate) type Orphans = std::sync::Mutex<Vec<u64>>;
+pub(crate) type SpareStreams = std::sync::Mutex<Vec<u64>>;
 
 /// A stream of another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use crate::base::sync::lock;
 use crate::base::StreamHandle;
 use crate::driver::thread_end;
-use crate::pool::state::Orphans;
+use crate::pool::state::SpareStreams;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
@@ -65,7 +65,7 @@ thread_local! {
 
 /// The identity of a thread's own stream, and where the pool wants it when the thread ends, if the
 /// pool is still there.
-type OwnStream = (Weak<Orphans>, u64);
+type OwnStream = (Weak<SpareStreams>, u64);
 
 thread_local! {
     /// A thread's own streams, one for each pool; passed on when it ends.
@@ -74,26 +74,26 @@ thread_local! {
 
 /// Passes on the streams of a thread that ends.
 fn pass_on() {
-    for (orphans, id) in OWN_STREAMS.with(|l| l.take()) {
-        if let Some(orphans) = orphans.upgrade() {
-            lock(&*orphans).push(id);
+    for (spare, id) in OWN_STREAMS.with(|l| l.take()) {
+        if let Some(spare) = spare.upgrade() {
+            lock(&*spare).push(id);
         }
     }
 }
 
-pub(crate) fn leave_at_exit(orphans: &Arc<Orphans>, id: u64) {
+pub(crate) fn leave_at_exit(spare: &Arc<SpareStreams>, id: u64) {
     // A thread whose end cannot be watched never passes its lane on: one per such thread at most.
     if thread_end::watch(pass_on).is_ok() {
         OWN_STREAMS.with(|own| {
             let mut own = own.borrow_mut();
-            own.retain(|(orphans, _)| orphans.strong_count() > 0);
-            own.push((Arc::downgrade(orphans), id));
+            own.retain(|(spare, _)| spare.strong_count() > 0);
+            own.push((Arc::downgrade(spare), id));
         });
     }
 }
 
-pub(crate) fn take_orphan(orphans: &Orphans) -> Option<u64> {
-    lock(orphans).pop()
+pub(crate) fn take_spare(spare: &SpareStreams) -> Option<u64> {
+    lock(spare).pop()
 }
 
 /// Tells streams that are being captured from each other: by their handles, and per-thread streams,
@@ -132,10 +132,10 @@ mod tests {
             };
             for _ in 0..3 {
                 std::thread::scope(|s| s.spawn(allocate).join().unwrap());
-                assert_eq!(lock(&*pool.orphans).len(), 1, "the next thread has the stream of the one before");
+                assert_eq!(lock(&*pool.spare_streams).len(), 1, "the next thread has the stream of the one before");
             }
             allocate();
-            assert_eq!(lock(&*pool.orphans).len(), 0);
+            assert_eq!(lock(&*pool.spare_streams).len(), 0);
             pool.trim(0).unwrap();
         }
         assert!(own() <= 1, "{} pools are gone, and known still", own());

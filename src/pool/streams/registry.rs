@@ -11,7 +11,7 @@
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::Heap;
 use crate::pool::state::{Key, Pool, StreamHeaps};
-use crate::pool::streams::cache::{leave_at_exit, take_orphan};
+use crate::pool::streams::cache::{leave_at_exit, take_spare};
 
 /// Stands for the identity of a captured stream, which cannot be asked for it. No stream has it.
 pub(crate) const CAPTURED_ID: u64 = u64::MAX;
@@ -72,9 +72,9 @@ impl Pool {
         let per_thread = matches!(key, Key::PerThread(_));
         if per_thread {
             // A thread that has ended leaves its stream's heaps behind.
-            if let Some(entry) = take_orphan(&self.orphans).and_then(|old| streams.remove(&Key::PerThread(old))) {
+            if let Some(entry) = take_spare(&self.spare_streams).and_then(|old| streams.remove(&Key::PerThread(old))) {
                 let entry = streams.entry(key).or_insert(entry);
-                leave_at_exit(&self.orphans, id);
+                leave_at_exit(&self.spare_streams, id);
                 self.change_hands(entry, stream, id)?;
                 return self.first_heap(entry);
             }
@@ -83,7 +83,7 @@ impl Pool {
         let heap = self.add_lane_and_heap(unnamed, (stream, id), id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
         streams.insert(key, StreamHeaps { lane: heap.lane, heaps: vec![heap.number], next: 0 });
         if per_thread {
-            leave_at_exit(&self.orphans, id);
+            leave_at_exit(&self.spare_streams, id);
         }
         Ok(heap)
     }

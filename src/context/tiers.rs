@@ -121,7 +121,8 @@ fn saw_unasked(interest: &Interest, recorder: &Recorder, moved: &Unasked) {
     recorder.push(Event { address: base, bytes, other, device: device.0 as u8, ..Event::new(kind, time) });
 }
 
-/// The space of a device. It starts with its pool's limit in force, 0 for none.
+/// The space of a device. It starts with the limit that is set, or with its pool's limit in force, 0
+/// for none, if a call has raised that.
 fn gpu_space(
     driver: &dyn Driver,
     config: &Config,
@@ -131,11 +132,11 @@ fn gpu_space(
 ) -> Result<Arc<Space>> {
     let props = driver.device_props(DeviceId(device))?;
     let capacity = props.total_bytes;
-    let limit = match in_force {
+    let raised = match in_force {
         Some(0) => capacity,
-        Some(limit) => limit,
-        None => config.limit.of(capacity),
+        raised => raised.unwrap_or(0),
     };
+    let limit = config.limit.of(capacity).max(raised);
     let options = SpaceOptions {
         limit: Some(limit.min(capacity)),
         thresholds: config.thresholds,

@@ -14,8 +14,8 @@
 //! Counting begins with the first call about spaces or reservations; with GPUMEM_TIERS=on it begins
 //! with the first allocation. It needs the pool: with GPUMEM_POOL=off these calls return
 //! GPUMEM_ERROR_UNSUPPORTED. The limit of a device's space applies to what is in use. It starts at
-//! the limit in force then (GPUMEM_LIMIT or gpumem_device_limit_set), which applies to what the
-//! pool maps; from then on each has its own call.
+//! GPUMEM_LIMIT, which applies to what the pool maps, or at more if gpumem_device_limit_set has
+//! raised that; from then on each has its own call.
 //!
 //! Every function here returns GPUMEM_ERROR_INVALID when there is no such space.
 

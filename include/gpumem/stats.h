@@ -69,7 +69,7 @@ typedef struct gpumem_stats {
     // Times that physical memory was added to the pool so far, a count. Allocations with memory of
     // their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.
     uint64_t growths;
-    // Streams known, a count. One that is used both eagerly and in a capture counts twice.
+    // Streams known, a count. One that is used eagerly and in captures counts twice.
     uint64_t streams;
     // Frees refused as double, a count.
     uint64_t double_frees;

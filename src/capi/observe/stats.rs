@@ -69,7 +69,7 @@ pub struct gpumem_stats {
     /// Times that physical memory was added to the pool so far, a count. Allocations with memory of
     /// their own (GPUMEM_MALLOC_EVICTABLE and others) are no part of it.
     pub growths: u64,
-    /// Streams known, a count. One that is used both eagerly and in a capture counts twice.
+    /// Streams known, a count. One that is used eagerly and in captures counts twice.
     pub streams: u64,
     /// Frees refused as double, a count.
     pub double_frees: u64,

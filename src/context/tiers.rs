@@ -121,8 +121,8 @@ fn saw_unasked(interest: &Interest, recorder: &Recorder, moved: &Unasked) {
     recorder.push(Event { address: base, bytes, other, device: device.0 as u8, ..Event::new(kind, time) });
 }
 
-/// The space of a device. It starts with the limit that is set, or with its pool's limit in force, 0
-/// for none, if a call has raised that.
+/// The space of a device. It starts with the limit that is set, or with its pool's limit in force,
+/// 0 for none, if a call has raised that.
 fn gpu_space(
     driver: &dyn Driver,
     config: &Config,

@@ -145,8 +145,8 @@ impl Order {
         Some(n as u32)
     }
 
-    /// Lanes in use, without the context's: one for each stream, and one for each that allocates from
-    /// a capture arena, even if it is used eagerly too.
+    /// Lanes in use, without the context's: one for each stream, and one for each that allocates
+    /// from a capture arena, even if it is used eagerly too.
     pub(crate) fn streams(&self) -> u64 {
         self.count.load(Acquire) - 1
     }

@@ -201,7 +201,7 @@ impl Pool {
             }
             let Some(mut st) = other.try_lock() else { continue };
             self.order.poll([other.lane])?;
-            if st.settle(&self.order, &self.index) {}
+            st.settle(&self.order, &self.index);
             let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
             let found = self.sources(&st, None, usable);
             if !found.is_empty() {

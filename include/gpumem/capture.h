@@ -37,11 +37,13 @@ extern "C" {
  * capture and that the graph uses. Allocations with flags (GPUMEM_MALLOC_*) are never part of a
  * capture.
  *
- * An allocation never costs its own stream's capture, nor one that gpumem_capture_begin or
- * PyTorch's hooks have begun and none has ended. A capture that gpumem knows of only from an
- * allocation on its stream may be lost, and cudaStreamEndCapture then says so, if an allocation on
- * another stream would fail otherwise although as much is free. One that gpumem has not heard of
- * may be lost to any call that has to learn what other streams have done, and any to gpumem_trim.
+ * An allocation never costs its own stream's capture, nor one that gpumem_capture_begin has begun
+ * and gpumem_capture_end has not ended, nor one of PyTorch's during which something was allocated.
+ * A capture that gpumem knows of only from an allocation on its stream may be lost, and
+ * cudaStreamEndCapture then says so, if an allocation on another stream would fail otherwise
+ * although as much is free. One that gpumem has not heard of may be lost to any call that has to
+ * learn what other streams have done, and to the first one on a stream after the memory of a
+ * capture was released; and any to gpumem_trim.
  *
  * With GPUMEM_CAPTURE=auto gpumem automatically begins a capture for every stream that is being
  * captured and has none, and releases it when the graph and everything made from it are gone (CUDA

@@ -84,7 +84,7 @@ fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -
         None => {}
     }
     let code = if optional && stays.is_some() { SUCCESS } else { end() };
-    if let Some(ctx) = ctx.filter(|_| code == SUCCESS) {
+    if let Some(ctx) = ctx.filter(|_| code == SUCCESS && stays.is_none()) {
         captures::context_ended(ctx);
     }
     code

@@ -144,7 +144,10 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
     }
-    let config = settings::config()?;
+    let Some(config) = settings::config() else {
+        refused.store(true, Relaxed);
+        return None;
+    };
     match start(real, device, config) {
         Ok(served) => {
             let served: &'static Served = Box::leak(Box::new(served));

@@ -2,7 +2,7 @@
 
 use super::captures::TorchPoolId;
 use super::config::CaptureDetection;
-use super::{Context, Request};
+use super::Context;
 use crate::arena::capture::{Capture, CaptureOptions, CaptureStats};
 use crate::base::sync::lock;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -49,28 +49,10 @@ impl Context {
         let pool = self.pool_for_captures(dev)?;
         let begin = || Capture::begin(pool, stream, options);
         let event = |c: &Capture| event_of(c, Kind::CaptureBegin, 0);
-        self.timed(event, || {
-            let ahead = options.bytes_ahead(pool)?;
-            let req = Request { size: ahead, stream, device: Some(dev), ..Request::default() };
-            self.or_last_resort(&req, || match self.tiers.get() {
-                Some(tiers) if ahead > 0 => tiers.manager().make_uncounted(tiers.gpu(dev)?, ahead, begin),
-                _ => self.or_from_quarantine(begin),
-            })
+        self.timed(event, || match (self.tiers.get(), options.bytes_ahead(pool)?) {
+            (Some(tiers), ahead @ 1..) => tiers.manager().make_uncounted(tiers.gpu(dev)?, ahead, begin),
+            _ => self.or_from_quarantine(begin),
         })
-    }
-
-    /// Runs `f`, and once more if it found no memory for the request and the pool has a last
-    /// resort. That may cost a capture, so it comes after all else that makes room.
-    pub(super) fn or_last_resort<T>(&self, req: &Request, f: impl Fn() -> Result<T>) -> Result<T> {
-        let stream = req.stream.canonical();
-        let pool = || self.made_pool(self.device_of(req.device, stream).ok()?);
-        match f() {
-            Err(e) if e.status == Status::OutOfMemory => match pool().map(|p| p.last_resort(stream, req.size)) {
-                Some(Ok(true)) => f(),
-                _ => Err(e),
-            },
-            done => done,
-        }
     }
 
     fn pool_for_captures(&self, dev: DeviceId) -> Result<&Pool> {

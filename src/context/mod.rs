@@ -393,11 +393,10 @@ impl Context {
     /// Like [`Self::malloc_search`]. Where memory is short it calls `make_room`, and searches again
     /// if that returns true. Recordings and snapshots see one request.
     pub fn malloc_search_or(&self, req: &Request, make_room: impl Fn() -> bool) -> Result<u64> {
-        let search_or = || match self.search(req) {
+        let search = || match self.search(req) {
             Err(e) if e.status == Status::OutOfMemory && make_room() => self.search(req),
             done => done,
         };
-        let search = || self.or_last_resort(req, search_or);
         let done = match self.is_watched() {
             false => search(),
             true => self.search_watched(req, search),
@@ -527,11 +526,10 @@ impl Context {
     /// Like [`Self::realloc`], on a stream of the pool's device.
     fn realloc_on(&self, pool: &Pool, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         self.collect_graphs();
-        let req = Request { size, stream, device: Some(pool.device()), ..Request::default() };
-        let new = self.or_last_resort(&req, || match self.tiers.get() {
-            Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream),
-            None => self.or_from_quarantine(|| pool.realloc(ptr, size, stream)),
-        })?;
+        let new = match self.tiers.get() {
+            Some(tiers) => self.realloc_counted(tiers, pool, ptr, size, stream)?,
+            None => self.or_from_quarantine(|| pool.realloc(ptr, size, stream))?,
+        };
         self.handed_out(new);
         Ok(new)
     }

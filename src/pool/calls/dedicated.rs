@@ -5,7 +5,6 @@ use crate::base::size::{human, round_up};
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::{nvtx, PhysFlags, PhysHandle};
 use crate::pool::memory::{Dedicated, Entry, Extent, Grave, Guest, SLOT};
-use crate::pool::order::KnownCapture;
 use crate::pool::state::Pool;
 use crate::pool::types::{too_large, AllocFlags, AllocInfo, AllocRequest, Scope, SMALL_MIN};
 use std::os::fd::OwnedFd;
@@ -63,7 +62,7 @@ impl Pool {
         let _ = self.release_graves();
         for attempt in 0..3 {
             if attempt == 2 {
-                self.order.drain(req.stream, KnownCapture::is_open)?;
+                self.order.drain(req.stream, self.heeded(req.stream, bytes))?;
             }
             if attempt > 0 {
                 self.make_room(bytes)?;

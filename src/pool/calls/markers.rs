@@ -3,7 +3,7 @@
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::{Tag, CONTEXT};
-use crate::pool::state::{Pool, WhichStreams};
+use crate::pool::state::Pool;
 use crate::pool::streams::capture_key;
 
 impl Pool {
@@ -66,29 +66,6 @@ impl Pool {
     /// Whether the pool knows, or the driver shows, that a stream is being captured.
     pub fn is_capturing(&self) -> bool {
         self.order.captures.known() || self.order.may_be_capturing(None)
-    }
-
-    /// Before a request on `stream` fails for lack of memory: settles what waits only because a
-    /// capture is known that may be over, by waiting for the device. The stream of that capture has
-    /// not been named since, so it cannot be asked. If it is still being captured, the driver
-    /// invalidates the capture and nothing is gained. So captures that a call has begun and none
-    /// has ended are left alone, unless the request's own stream, which is not being captured, is
-    /// theirs. Returns whether another try is worth it.
-    pub fn last_resort(&self, stream: StreamHandle, bytes: u64) -> Result<bool> {
-        if !self.order.captures.known() || !self.as_much_is_free(bytes) || self.order.may_be_capturing(Some(stream)) {
-            return Ok(false);
-        }
-        let routes = self.privates.routes.lock().clone();
-        let open = routes.iter().any(|r| match &r.which {
-            WhichStreams::Handle(_) => r.key != capture_key(stream),
-            WhichStreams::Filter(f) => !f(stream),
-            // It ends only when its stream is named.
-            WhichStreams::CaptureOf(_) => false,
-        });
-        if !open {
-            self.order.drain(stream, |_| false)?;
-        }
-        Ok(!open)
     }
 
     /// Waits until a live stream of this device has done everything submitted to it. Memory freed

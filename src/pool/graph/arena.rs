@@ -40,8 +40,10 @@ impl Pool {
         };
         for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
             self.make_public(number);
+            if self.heap(number).is_some_and(|heap| heap.free.load(Relaxed) > 0) {
+                self.privates.released.store(true, Relaxed);
+            }
         }
-        self.privates.released.store(true, Relaxed);
         // The captures are forgotten, too: their graphs are gone.
         for part in &parts {
             let met = part.user.lock().met;

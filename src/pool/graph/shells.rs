@@ -79,13 +79,14 @@ impl Pool {
     }
 
     /// Asks the device about what released arenas left, before the next one begins. Records a
-    /// context marker if something waits that has none. `stream` must not be in a capture. Those
-    /// that only routes of the past have named count as over: PyTorch names the stream of its
-    /// captures at no other time.
+    /// context marker if something waits that has none, unless a route may have a capture that no
+    /// call has named yet. `stream` must not be in a capture. Captures that only routes of the past
+    /// have named count as over: PyTorch names the stream of its captures at no other time.
     pub(crate) fn settle_shells(&self, stream: Option<StreamHandle>) -> Result<()> {
         let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
         let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
-        if shells.any(unmarked) && self.order.mark_context_heeding(stream, KnownCapture::is_open)? {
+        let quiet = self.privates.route_count.load(Acquire) == 0;
+        if quiet && shells.any(unmarked) && self.order.mark_context_heeding(stream, KnownCapture::is_open)? {
             return self.order.poll_patiently();
         }
         self.order.poll([])

@@ -32,6 +32,11 @@ impl KnownCapture {
     pub(crate) fn is_open(&self) -> bool {
         self.announced || !self.closed
     }
+
+    /// Whether it is open, and was last named for a route.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.routed && self.is_open()
+    }
 }
 
 /// What is known of each stream, by a key the caller chooses.

@@ -309,9 +309,8 @@ impl Order {
     }
 
     /// Like [`Self::mark_context`], but while a capture is known only if `heed` does not accept it.
-    /// It may have ended long ago, on a stream that is no longer used. Moves on request, and
-    /// requests that wait for the device, heed those that are open; trims, and the last resort
-    /// before a request fails for lack of memory, heed none.
+    /// It may have ended long ago, on a stream that is no longer used. Moves on request heed those
+    /// that are open; trims heed none, and nor may requests before they fail for lack of memory.
     pub(crate) fn mark_context_heeding(
         &self,
         stream: Option<StreamHandle>,

@@ -9,7 +9,6 @@
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{HeapState, Locked, Vain};
-use crate::pool::order::KnownCapture;
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
@@ -154,8 +153,12 @@ impl Pool {
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}
-                1 | 3 => self.order.drain(want.stream, KnownCapture::is_open)?,
-                2 | 4 => {
+                1 | 3 => self.order.drain(want.stream, |_| true)?,
+                // This may cost a capture, so it comes last.
+                5 if self.order.captures.known() => {
+                    self.order.drain(want.stream, self.heeded(want.stream, want.size))?;
+                }
+                2 | 4 | 6 => {
                     let _changing = self.change();
                     self.make_room(want.size)?;
                 }

@@ -2,16 +2,18 @@
 //! dedicated allocations, which were freed while the device may still have been using them.
 
 use crate::base::size::human;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, StreamHandle};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState};
 use crate::pool::memory::{Extent, Grave};
-use crate::pool::order::Tag;
+use crate::pool::order::{KnownCapture, Tag};
 use crate::pool::remap::sources::{take_out, Source};
-use crate::pool::state::Pool;
+use crate::pool::state::{Pool, Route, WhichStreams};
+use crate::pool::streams::capture_key;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 impl Pool {
     /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has
@@ -83,6 +85,24 @@ impl Pool {
         // Less than a page cannot be mapped.
         let left = self.unmapped().unwrap_or(0) / self.page * self.page;
         free > 0 && free.saturating_add(left) >= requested
+    }
+
+    /// The captures that a wait for the device heeds before a request of `bytes` on `stream` fails.
+    /// All of them, if less than that is free, or if one is open that `gpumem_capture_begin` or
+    /// PyTorch has begun: a context marker would end it, and not even be recorded. Otherwise none:
+    /// those that are known may be over since long ago, as their streams were not named since.
+    pub(crate) fn heeded(&self, stream: StreamHandle, bytes: u64) -> fn(&KnownCapture) -> bool {
+        let routes = self.privates.routes.lock().clone();
+        let open = |r: &Arc<Route>| match r.which {
+            WhichStreams::Handle(_) => r.key != capture_key(stream),
+            WhichStreams::Filter(_) => self.order.captures.any(KnownCapture::is_routed),
+            // It ends only when its stream is named.
+            WhichStreams::CaptureOf(_) => false,
+        };
+        match routes.iter().any(open) || !self.as_much_is_free(bytes) {
+            true => |_| true,
+            false => |_| false,
+        }
     }
 
     /// Whether free memory that captures could use is not known to be out of use.

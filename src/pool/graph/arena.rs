@@ -40,10 +40,8 @@ impl Pool {
         };
         for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
             self.make_public(number);
-            if self.heap(number).is_some_and(|heap| heap.free.load(Relaxed) > 0) {
-                self.privates.released.store(true, Relaxed);
-            }
         }
+        self.privates.released.store(true, Relaxed);
         // The captures are forgotten, too: their graphs are gone.
         for part in &parts {
             let met = part.user.lock().met;
@@ -53,7 +51,7 @@ impl Pool {
         self.order.captures.forget_places();
     }
 
-    /// Records the context marker for what was released since the last one, if no capture shows.
+    /// Records the context marker for what was released, if it has none and no capture shows.
     /// Called where a stream is named that is not being captured: the next arena may begin when its
     /// stream is captured already, and so when no marker can be recorded.
     pub(crate) fn mark_released(&self, stream: StreamHandle) -> Result<()> {
@@ -64,7 +62,8 @@ impl Pool {
         }
         // A route with a filter may have a capture that no call has named yet.
         let quiet = p.route_count.load(Acquire) == 0;
-        if quiet && p.released.swap(false, Relaxed) && !matches!(self.order.mark_context(Some(stream)), Ok(true)) {
+        let due = quiet && p.released.swap(false, Relaxed) && self.shells_lack_a_marker();
+        if due && !matches!(self.order.mark_context(Some(stream)), Ok(true)) {
             p.released.store(true, Relaxed);
         }
         Ok(())

@@ -83,12 +83,16 @@ impl Pool {
     /// call has named yet. `stream` must not be in a capture. Captures that only routes of the past
     /// have named count as over: PyTorch names the stream of its captures at no other time.
     pub(crate) fn settle_shells(&self, stream: Option<StreamHandle>) -> Result<()> {
-        let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
-        let mut shells = self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0);
         let quiet = self.privates.route_count.load(Acquire) == 0;
-        if quiet && shells.any(unmarked) && self.order.mark_context_heeding(stream, KnownCapture::is_open)? {
+        if quiet && self.shells_lack_a_marker() && self.order.mark_context_heeding(stream, KnownCapture::is_open)? {
             return self.order.poll_patiently();
         }
         self.order.poll([])
+    }
+
+    /// Whether something that released arenas left waits for a context marker yet to be recorded.
+    pub(crate) fn shells_lack_a_marker(&self) -> bool {
+        let unmarked = |h: &Heap| h.lock().unmarked(&self.order).any(|t| self.order.only_context(t));
+        self.heaps_of(&self.privates.shells).filter(|h| h.free.load(Relaxed) > 0).any(unmarked)
     }
 }

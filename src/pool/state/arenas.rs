@@ -62,7 +62,7 @@ pub(crate) struct Privates {
     pub(crate) route_count: AtomicUsize,
     /// Heaps of arenas that were released.
     pub(crate) shells: Ranked<Vec<u32>, { Rank::Shells as u8 }>,
-    /// Whether an arena was released since the last context marker that was recorded for this.
+    /// Whether what released arenas left may lack a context marker.
     pub(crate) released: AtomicBool,
     /// How many identities its lanes have had.
     identities: AtomicU64,

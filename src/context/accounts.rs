@@ -59,9 +59,9 @@ impl Context {
         pool.meet(stream)?;
         let space = tiers.gpu(pool.device())?;
         let bytes = pool.counted_bytes(size, flags);
-        let made = tiers.manager().allocate_with(space, reservation, bytes, number(stream), |drawn| {
+        let made = tiers.manager().allocate_with(space, reservation, bytes, number(stream), |drawn, spared| {
             let slip = slip(drawn);
-            let req = AllocRequest { size, align, stream, flags, tag, scope, slip: Some(&slip) };
+            let req = AllocRequest { size, align, stream, flags, tag, scope, slip: Some(&slip), spared };
             pool.malloc_search(&req)
         });
         tiers.evictor().nudge();
@@ -88,9 +88,9 @@ impl Context {
         let bytes = pool.counted_bytes(size, moving.flags);
         let source = moving.source.as_ref().and_then(|source| source.downcast_ref());
         let draw = |from| {
-            tiers.manager().allocate_with(space, from, bytes, number(stream), |drawn| {
+            tiers.manager().allocate_with(space, from, bytes, number(stream), |drawn, spared| {
                 let slip = slip(drawn);
-                pool.realloc_moving(ptr, size, stream, &moving, Some(&slip))
+                pool.realloc_moving(ptr, size, stream, &moving, (Some(&slip), spared))
             })
         };
         let made = match source.map(|source| draw(DrawFrom::Successor(source))) {

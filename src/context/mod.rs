@@ -432,7 +432,7 @@ impl Context {
         }
         self.no_reservation(req)?;
         let Request { size, align, flags, tag, .. } = *req;
-        pool.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope, slip: None })
+        pool.malloc_search(&AllocRequest { size, align, stream, flags, tag, scope, ..AllocRequest::default() })
     }
 
     /// Frees in the order of the stream it was allocated on. Null is allowed and does nothing.

@@ -567,11 +567,12 @@ fn a_source_draws_where_its_receipt_was_drawn() {
     let source = drawn.source();
     assert_eq!((source.space().id(), source.stream()), (GPU, 7));
     drop(drawn);
-    let back = rig.manager().allocate_again(&source, 600, Ok).unwrap();
+    let keep = |drawn, _: Option<&_>| Ok(drawn);
+    let back = rig.manager().allocate_again(&source, 600, keep).unwrap();
     assert_eq!((r.drawn(), back.reservation()), (600, Some(r.id())));
-    says(rig.manager().allocate_again(&source, 401, Ok), Status::OutOfMemory, &["reservation"]);
+    says(rig.manager().allocate_again(&source, 401, keep), Status::OutOfMemory, &["reservation"]);
     r.release().unwrap();
-    let more = rig.manager().allocate_again(&source, 401, Ok).unwrap();
+    let more = rig.manager().allocate_again(&source, 401, keep).unwrap();
     assert_eq!((rig.usage().unreserved, more.reservation()), (1001, None));
     drop((back, more));
     rig.close();

@@ -246,7 +246,7 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     assert_eq!(set(Some(on_out_of_memory), of_space.user(), Some(free_script)), OK);
     let r = reserve(None, Some(&own));
     let mut left = 2;
-    let made = manager.allocate_with(&space, None, 3 * MIB, 55, |drawn| match left {
+    let made = manager.allocate_with(&space, None, 3 * MIB, 55, |drawn, _| match left {
         0 => Ok(("memory", drawn)),
         _ => {
             left -= 1;
@@ -262,12 +262,12 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     assert_eq!(own.shortages.lock().unwrap()[0].stream as usize, 55);
     // It gives up.
     is_out_of_memory(
-        manager.allocate_with(&space, None, MIB, 0, |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
+        manager.allocate_with(&space, None, MIB, 0, |_, _| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
     );
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 0));
 
     // What is counted outside of it is none of its business, though it is attached.
-    let none = |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"));
+    let none = |_, _: Option<&_>| Err::<(), _>(Error::new(Status::OutOfMemory, "none"));
     is_out_of_memory(manager.allocate_with(&space, DrawFrom::Outside, MIB, 0, none));
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 2));
 
@@ -276,7 +276,7 @@ fn an_out_of_memory_callback_is_told_all_and_may_ask_for_another_try() {
     let taken = unsafe { gpumem_reservation_out_of_memory_set(r, None, std::ptr::null_mut(), None) };
     assert_eq!((taken, own.freed.load(SeqCst)), (OK, 1));
     is_out_of_memory(
-        manager.allocate_with(&space, None, MIB, 0, |_| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
+        manager.allocate_with(&space, None, MIB, 0, |_, _| Err::<(), _>(Error::new(Status::OutOfMemory, "none"))),
     );
     assert_eq!((own.shortages.lock().unwrap().len(), of_space.shortages.lock().unwrap().len()), (3, 3));
     assert_eq!(set(None, std::ptr::null_mut(), None), OK);

@@ -417,6 +417,47 @@ fn a_hold_says_that_a_capture_is_in_its_way() {
     rig.close();
 }
 
+/// What a captured stream has freed could be had at the cost of the capture. That is left alone
+/// while moving memory out does as well, whatever the memory is for. With nothing to
+/// move, it is the last resort: in vain, as the capture is not over.
+#[test]
+fn room_is_made_before_a_capture_is_given_up() {
+    use gpumem::driver::CaptureMode;
+    type Asks = fn(&Rig, StreamHandle, u64) -> gpumem::base::Result<u64>;
+    let asks: [(&str, Asks); 4] = [
+        ("hold", |rig, _, away| rig.ctx.hold(away).map(|()| away)),
+        ("restore", |rig, s, away| rig.ctx.shift(What::One(away), Goal::Device, Some(s), None).map(|_| away)),
+        ("malloc", |rig, s, _| rig.ctx.malloc(&Request { size: 2 * PAGE, stream: s, ..Request::default() })),
+        ("malloc evictable", |rig, s, _| rig.try_malloc(2 * PAGE, 0, s)),
+    ];
+    for ((name, ask), movable) in asks.iter().flat_map(|&ask| [(ask, true), (ask, false)]) {
+        let rig = Rig::new(Options { pages: 10, ..Options::default() });
+        let (s, captured) = (rig.stream(), rig.stream());
+        let away = rig.malloc(2 * PAGE, 0, s);
+        rig.ctx.shift(What::One(away), Goal::Lower, Some(s), None).unwrap();
+        let freed = rig.ctx.malloc(&Request { size: 2 * PAGE, stream: captured, ..Request::default() }).unwrap();
+        let (idle, held) = (rig.malloc(2 * PAGE, 0, s), rig.malloc(4 * PAGE, 0, s));
+        [idle, held].iter().for_each(|&p| rig.ctx.hold(p).unwrap());
+        if movable {
+            rig.ctx.unhold(idle, s).unwrap();
+        }
+        rig.host.device_sync(D).unwrap();
+        rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
+        let small = rig.ctx.malloc(&Request { size: 512, stream: captured, ..Request::default() }).unwrap();
+        rig.ctx.free_async(small, captured).unwrap();
+        rig.ctx.free_async(freed, captured).unwrap();
+        let got = ask(&rig, s, away);
+        let ended = rig.host.capture_end(D, captured);
+        assert_eq!((got.is_ok(), ended.is_ok()), (movable, movable), "{name}: {:?}", got.as_ref().err());
+        if let Ok(graph) = ended {
+            rig.host.graph_destroy(D, graph).unwrap();
+        }
+        let all: std::collections::BTreeSet<u64> = got.into_iter().chain([away, idle, held]).collect();
+        all.into_iter().for_each(|p| rig.ctx.free_async(p, s).unwrap());
+        rig.close();
+    }
+}
+
 /// A stream that has the handle of an ended one has markers of its own, which can be waited for
 /// while another stream's capture forbids a marker of the context.
 #[test]

@@ -300,7 +300,7 @@ fn the_books_of_pool_and_register_are_compared() {
     assert!(pool.vacate(moving).unwrap());
     says("has no memory there");
     let moving = pool.begin_move(item.p, id).unwrap().unwrap();
-    assert!(pool.populate(&moving, S).unwrap() && pool.end_move(moving));
+    assert!(pool.populate(&moving, S, None).unwrap() && pool.end_move(moving));
     rig.evictor.validate().unwrap();
     let req = AllocRequest { size: PAGE, flags: AllocFlags::EVICTABLE, ..AllocRequest::default() };
     let other = pool.malloc_evictable(&req, Arc::new(Nobody)).unwrap();

@@ -371,7 +371,7 @@ fn the_increase_policy_goes_beyond_the_limit_only_where_told_and_never_beyond_th
     assert_empty(&m);
 }
 
-fn full<T>(_: Drawn) -> Result<T, Error> {
+fn full<T>(_: Drawn, _: Option<&Cell<bool>>) -> Result<T, Error> {
     Err(Error::new(Status::OutOfMemory, "the device is full"))
 }
 
@@ -394,7 +394,7 @@ fn a_failed_allocation_leaves_a_reservation_that_grew_for_it_as_it_was() {
     // Who waits for what it grew by gets that.
     let waiter = thread::scope(|s| {
         let mut waiter = None;
-        let fails = |_drawn: Drawn| -> Result<(), Error> {
+        let fails = |_: Drawn, _: Option<&Cell<bool>>| -> Result<(), Error> {
             waiter = Some(s.spawn(|| m.reserve(Request::exact(GPU, 700).wait(Wait::Forever)).unwrap()));
             while m.waiters() == 0 {
                 thread::yield_now();
@@ -413,9 +413,9 @@ fn a_failed_allocation_leaves_a_reservation_that_grew_for_it_as_it_was() {
 fn a_reservation_that_ends_while_it_grows_for_an_allocation_that_fails_leaves_nothing() {
     let (m, space) = one(1000);
     let r = with(&m, 100, increase(2.0, None, false));
-    let released = |drawn: Drawn| {
+    let released = |drawn: Drawn, _: Option<&Cell<bool>>| {
         r.release().unwrap();
-        full::<()>(drawn)
+        full::<()>(drawn, None)
     };
     says(m.allocate_with(&space, Some(&r), 150, STREAM, released), Status::OutOfMemory, &["full"]);
     assert_empty(&m);
@@ -427,14 +427,14 @@ fn allocations_that_fail_at_once_leave_their_reservation_as_it_was() {
     let (m, space) = one(1000);
     let r = with(&m, 100, increase(2.0, None, false));
     for first in [0, 1] {
-        let fails = |a: Drawn| {
+        let fails = |a: Drawn, _: Option<&Cell<bool>>| {
             let mut a = Some(a);
             says(
-                m.allocate_with(&space, Some(&r), 120, STREAM, |b| {
+                m.allocate_with(&space, Some(&r), 120, STREAM, |b, _| {
                     let mut both = [Some(b), a.take()];
                     drop(both[first].take());
                     m.validate().unwrap();
-                    full::<()>(both[1 - first].take().unwrap())
+                    full::<()>(both[1 - first].take().unwrap(), None)
                 }),
                 Status::OutOfMemory,
                 &["full"],
@@ -450,9 +450,9 @@ fn allocations_that_fail_at_once_leave_their_reservation_as_it_was() {
             s.spawn(move || {
                 for i in 0..500 {
                     let bytes = 60 + (i * 7 + t * 13) % 90;
-                    let fails = |drawn: Drawn| {
+                    let fails = |drawn: Drawn, _: Option<&Cell<bool>>| {
                         thread::yield_now();
-                        full::<()>(drawn)
+                        full::<()>(drawn, None)
                     };
                     m.allocate_with(space, Some(r), bytes, STREAM, fails).unwrap_err();
                 }
@@ -576,7 +576,7 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
     m.set_out_of_memory_policy(GPU, OutOfMemoryPolicy::Callback(evict)).unwrap();
     // First the space is full; once one is evicted the memory itself refuses, and another goes.
     let refusals = AtomicU64::new(1);
-    let malloc = |drawn| match refusals.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)) {
+    let malloc = |drawn, _: Option<&_>| match refusals.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)) {
         Ok(_) => Err(Error::new(Status::OutOfMemory, "the device is full")),
         Err(_) => Ok((0x1000, drawn)),
     };

@@ -62,7 +62,7 @@ impl Pool {
         let _ = self.release_graves();
         for attempt in 0..3 {
             if attempt == 2 {
-                self.order.drain(req.stream, self.heeded(req.stream, bytes))?;
+                self.order.drain(req.stream, self.heeded(req, bytes))?;
             }
             if attempt > 0 {
                 self.make_room(bytes)?;

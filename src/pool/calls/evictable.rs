@@ -15,6 +15,7 @@ use crate::pool::memory::{Dedicated, Guest};
 use crate::pool::order::{KnownCapture, Tag, CONTEXT};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{AllocFlags, AllocInfo, AllocRequest};
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -219,15 +220,16 @@ impl Pool {
 
     /// Maps new memory at the allocation's addresses. The move goes on, so that the bytes can be
     /// copied there. If the allocation has ended meanwhile, the move ends, and this returns
-    /// `false`. After an error there is no memory, and the move goes on.
-    pub fn populate(&self, m: &Moving, stream: StreamHandle) -> Result<bool> {
+    /// `false`. After an error there is no memory, and the move goes on. `spared` is that of a
+    /// request.
+    pub fn populate(&self, m: &Moving, stream: StreamHandle, spared: Option<&Cell<bool>>) -> Result<bool> {
         let _changing = self.change();
         // An earlier move may have left memory here that the driver would not unmap.
         let left = evictable(&mut self.core.lock(), m.base, m.id).and_then(|d| d.handle);
         let handle = match left {
             Some(handle) => handle,
             None => {
-                let req = AllocRequest { size: m.mapped, stream, ..AllocRequest::default() };
+                let req = AllocRequest { size: m.mapped, stream, spared, ..AllocRequest::default() };
                 let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
                 self.driver.map(self.dev, m.va, m.mapped, handle).inspect_err(|_| {
                     let _ = self.drop_handle(handle);

@@ -8,6 +8,7 @@ use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocFlags, AllocRequest, Slip, Want};
 use std::any::Any;
+use std::cell::Cell;
 
 /// The outcome of [`Pool::realloc_here`].
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Pool {
     pub fn realloc(&self, ptr: u64, size: u64, stream: StreamHandle) -> Result<u64> {
         match self.realloc_here(ptr, size, stream)? {
             Resized::Here => Ok(ptr),
-            Resized::Not(moving) => self.realloc_moving(ptr, size, stream, &moving, None),
+            Resized::Not(moving) => self.realloc_moving(ptr, size, stream, &moving, (None, None)),
         }
     }
 
@@ -99,11 +100,11 @@ impl Pool {
         size: u64,
         stream: StreamHandle,
         moving: &Relocation,
-        slip: Option<&Slip>,
+        (slip, spared): (Option<&Slip>, Option<&Cell<bool>>),
     ) -> Result<u64> {
         let Relocation { usable, align, tag, flags, .. } = *moving;
         // It joins no scope yet: until the old one is freed, no other thread may free the new one.
-        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip })?;
+        let new = self.malloc(&AllocRequest { size, align, stream, flags, tag, scope: None, slip, spared })?;
         let copied = match usable.min(size) {
             0 => Ok(()),
             n => self.driver.copy_async(self.dev, new, ptr, n, stream),

@@ -156,7 +156,7 @@ impl Pool {
                 1 | 3 => self.order.drain(want.stream, |_| true)?,
                 // This may cost a capture, so it comes last.
                 5 if self.order.captures.known() => {
-                    self.order.drain(want.stream, self.heeded(want.stream, want.size))?;
+                    self.order.drain(want.stream, self.heeded(req, want.size))?;
                 }
                 2 | 4 | 6 => {
                     let _changing = self.change();

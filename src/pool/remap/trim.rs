@@ -2,7 +2,7 @@
 //! dedicated allocations, which were freed while the device may still have been using them.
 
 use crate::base::size::human;
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Error, Result, Status};
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState};
 use crate::pool::memory::{Extent, Grave};
@@ -10,6 +10,7 @@ use crate::pool::order::{KnownCapture, Tag};
 use crate::pool::remap::sources::{take_out, Source};
 use crate::pool::state::{Pool, Route, WhichStreams};
 use crate::pool::streams::capture_key;
+use crate::pool::types::AllocRequest;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,21 +88,28 @@ impl Pool {
         free > 0 && free.saturating_add(left) >= requested
     }
 
-    /// The captures that a wait for the device heeds before a request of `bytes` on `stream` fails.
-    /// All of them, if less than that is free, or if one is open that `gpumem_capture_begin` or
-    /// PyTorch has begun: a context marker would end it, and not even be recorded. Otherwise none:
-    /// those that are known may be over since long ago, as their streams were not named since.
-    pub(crate) fn heeded(&self, stream: StreamHandle, bytes: u64) -> fn(&KnownCapture) -> bool {
+    /// The captures that a wait for the device heeds before a request for `bytes` fails. All of
+    /// them, if less than that is free, if the request is to spare them, or if one is open that
+    /// `gpumem_capture_begin` or PyTorch has begun: a context marker would end it, and not even be
+    /// recorded. Otherwise none: those that are known may be over since long ago, as their streams
+    /// were not named since.
+    pub(crate) fn heeded(&self, req: &AllocRequest, bytes: u64) -> fn(&KnownCapture) -> bool {
         let routes = self.privates.routes.lock().clone();
         let open = |r: &Arc<Route>| match r.which {
-            WhichStreams::Handle(_) => r.key != capture_key(stream),
+            WhichStreams::Handle(_) => r.key != capture_key(req.stream),
             WhichStreams::Filter(_) => self.order.captures.any(KnownCapture::is_routed),
             // It ends only when its stream is named.
             WhichStreams::CaptureOf(_) => false,
         };
-        match routes.iter().any(open) || !self.as_much_is_free(bytes) {
-            true => |_| true,
-            false => |_| false,
+        if routes.iter().any(open) || !self.as_much_is_free(bytes) {
+            return |_| true;
+        }
+        match req.spared {
+            Some(spared) => {
+                spared.set(self.order.captures.known());
+                |_| true
+            }
+            None => |_| false,
         }
     }
 

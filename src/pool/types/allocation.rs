@@ -4,6 +4,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::pool::types::receipts::{Counter, Receipt, Slip};
 use crate::pool::types::scope::Scope;
 use crate::pool::types::units::SMALL_MIN;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Special needs of one allocation, as bits.
@@ -74,6 +75,9 @@ pub struct AllocRequest<'a> {
     pub scope: Option<&'a Arc<Scope>>,
     /// Its receipt, which leaves the slip when the allocation is made.
     pub slip: Option<&'a Slip>,
+    /// If there, the request fails rather than end a capture as the last resort, and sets this if
+    /// it would have: the caller can make room first.
+    pub spared: Option<&'a Cell<bool>>,
 }
 
 impl AllocRequest<'_> {

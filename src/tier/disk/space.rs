@@ -180,6 +180,6 @@ impl Mount {
     /// it with no lock held: policies may call back.
     pub fn draw<'a>(&self, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<Drawn> {
         let bytes = file_bytes(bytes, self.options.chunk_bytes)?;
-        self.manager.allocate_with(&self.space, from, bytes, NO_STREAM, Ok)
+        self.manager.allocate_with(&self.space, from, bytes, NO_STREAM, |drawn, _| Ok(drawn))
     }
 }

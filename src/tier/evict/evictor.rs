@@ -84,9 +84,10 @@ impl Evictor {
         let mapped = pool.counted_bytes(req.size, AllocFlags::EVICTABLE);
         let space = shared.gpu(pool.device())?;
         let stream = req.stream.canonical().0 as u64;
-        let (info, drawn) = shared.parts.manager.allocate_with(space, reservation, mapped, stream, |drawn| {
-            Ok((pool.malloc_evictable(req, ticket.clone())?, drawn))
-        })?;
+        let (info, drawn) =
+            shared.parts.manager.allocate_with(space, reservation, mapped, stream, |drawn, spared| {
+                Ok((pool.malloc_evictable(&AllocRequest { spared, ..*req }, ticket.clone())?, drawn))
+            })?;
         let item = Item::new(&info, mapped, drawn, Arc::downgrade(&shared.register));
         shared.register.add(&item, SpaceId::new(Tier::Gpu, pool.device().0));
         item.enter(&ticket);

@@ -393,10 +393,9 @@ impl<'a> Shift<'a> {
         let Some(mut begun) = Begun::new(pool, item)? else { return Ok(None) };
         let on = self.flow()?.stream();
         let moving = begun.moving()?;
-        let (there, drawn) = shared
-            .parts
-            .manager
-            .allocate_again(&item.source, item.mapped, |drawn| Ok((pool.populate(moving, on)?, drawn)))?;
+        let (there, drawn) = shared.parts.manager.allocate_again(&item.source, item.mapped, |drawn, spared| {
+            Ok((pool.populate(moving, on, spared)?, drawn))
+        })?;
         if !there {
             begun.ended();
             return Ok(None);

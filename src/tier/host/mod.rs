@@ -102,7 +102,7 @@ impl HostTier {
     fn take(&self, id: u32, bytes: u64, shape: node::Shape, from: DrawFrom<'_>) -> Result<HostMemory> {
         let node = self.node(id)?;
         let want = node.want(bytes, shape)?;
-        let take = |drawn| Ok((node.take(want)?, drawn));
+        let take = |drawn, _: Option<&_>| Ok((node.take(want)?, drawn));
         let ((pieces, more), drawn) = self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, take)?;
         if more {
             self.grower.wake();

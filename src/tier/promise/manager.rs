@@ -202,14 +202,16 @@ impl Manager {
 
     /// Counts an allocation and makes it with `allocate`, which gets the receipt. Whoever keeps
     /// that says when the allocation has been [made](Drawn::made). If either finds no memory, the
-    /// out-of-memory policy decides whether to try both again. Call it with no lock held.
+    /// relief makes room, or else the out-of-memory policy decides whether to try both again. If
+    /// `allocate` gets a flag besides, it fails rather than find memory at the cost of a capture,
+    /// and sets it; it is tried without one after the relief. Call it with no lock held.
     pub fn allocate_with<'a, T>(
         &self,
         space: &Arc<Space>,
         from: impl Into<DrawFrom<'a>>,
         bytes: u64,
         stream: u64,
-        allocate: impl FnMut(Drawn) -> Result<T>,
+        allocate: impl FnMut(Drawn, Option<&Cell<bool>>) -> Result<T>,
     ) -> Result<T> {
         self.own(space)?;
         let from = from.into();
@@ -249,7 +251,7 @@ impl Manager {
         &self,
         source: &Source,
         bytes: u64,
-        allocate: impl FnMut(Drawn) -> Result<T>,
+        allocate: impl FnMut(Drawn, Option<&Cell<bool>>) -> Result<T>,
     ) -> Result<T> {
         let space = source.space();
         self.own(space)?;
@@ -267,7 +269,7 @@ impl Manager {
     /// there is none, makes room and tries again as [`Manager::allocate_with`] does.
     pub fn make_uncounted<T>(&self, space: &Arc<Space>, bytes: u64, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         let nothing = || Ok(self.hub.draw_anyway(space, 0, 0));
-        self.attempt(space, (bytes, 0), || None, nothing, |_| make(), &Cell::new(None))
+        self.attempt(space, (bytes, 0), || None, nothing, |_, _| make(), &Cell::new(None))
     }
 
     /// Tries an allocation. If there is no memory, tries again after the relief has made room, and
@@ -280,26 +282,34 @@ impl Manager {
         (bytes, stream): (u64, u64),
         from: impl Fn() -> Option<Arc<Account>>,
         draw: impl Fn() -> Counting<Drawn>,
-        mut allocate: impl FnMut(Drawn) -> Result<T>,
+        mut allocate: impl FnMut(Drawn, Option<&Cell<bool>>) -> Result<T>,
         hindered: &Cell<Option<Status>>,
     ) -> Result<T> {
-        let mut relieved = || loop {
-            hindered.set(None);
-            let (error, lack) = match draw() {
-                Err(Refused { error, lack }) => (error, lack),
-                Ok(drawn) => match allocate(drawn) {
-                    Err(e) if e.status == Status::OutOfMemory => (e, Some(Lack::Memory(bytes))),
-                    other => return other,
-                },
-            };
-            let (Some(relief), Some(lack)) = (self.relief.get(), lack) else { return Err(error) };
-            match relief(&Want { space: space.id, lack }) {
-                Ok(false) => return Err(error),
-                Ok(true) => {}
-                Err(why) => {
-                    hindered.set(Some(why.status));
-                    let text = format!("{}; nothing could be moved out: {}", error.message, why.message);
-                    return Err(Error::new(error.status, text));
+        let mut relieved = || {
+            let spared = Cell::new(false);
+            let mut spare = self.relief.get().is_some();
+            loop {
+                hindered.set(None);
+                let (error, lack) = match draw() {
+                    Err(Refused { error, lack }) => (error, lack),
+                    Ok(drawn) => match allocate(drawn, spare.then_some(&spared)) {
+                        Err(e) if e.status == Status::OutOfMemory => (e, Some(Lack::Memory(bytes))),
+                        other => return other,
+                    },
+                };
+                let (Some(relief), Some(lack)) = (self.relief.get(), lack) else { return Err(error) };
+                let error = match relief(&Want { space: space.id, lack }) {
+                    Ok(true) => continue,
+                    Ok(false) => error,
+                    Err(why) => {
+                        hindered.set(Some(why.status));
+                        let text = format!("{}; nothing could be moved out: {}", error.message, why.message);
+                        Error::new(error.status, text)
+                    }
+                };
+                spare = false;
+                if !spared.replace(false) {
+                    return Err(error);
                 }
             }
         };

@@ -298,6 +298,41 @@ static void abort_ends_what_is_inside(void) {
     nothing_left();
 }
 
+static uint64_t owner_id_of(const void *p, gpumem_stream s) {
+    uint64_t id = 77;
+    OK(gpumem_owner_id_get(p, s, &id));
+    return id;
+}
+
+/* An owner frees by number where an arena or a capture may free before it. */
+static void owners_have_a_number_in_arenas_and_captures(void) {
+    gpumem_stream s = must_stream(), t = must_stream();
+    gpumem_arena a;
+    gpumem_capture c = NULL;
+    uint64_t id = 77;
+    void *p = must_malloc_async(1000, s), *q = must_malloc_async(1000, NULL);
+    CHECK(owner_id_of(p, s) == 0 && owner_id_of(q, NULL) == 0);
+    a = must_enter("step");
+    CHECK(owner_id_of(p, s) == id_of(p));
+    must_exit(a, NULL, 0);
+    OK(gpumem_capture_begin(s, NULL, &c));
+    gpumem_free(p);
+    p = must_malloc_async(1000, s);
+    CHECK(owner_id_of(p, s) == id_of(p) && owner_id_of(q, NULL) == 0 && owner_id_of(q, t) == 0);
+    CHECK_STATUS(GPUMEM_ERROR_UNKNOWN_POINTER, gpumem_owner_id_get(&id, s, &id));
+    OK(gpumem_capture_end(c));
+    CHECK(owner_id_of(p, s) == 0);
+    OK(gpumem_capture_release(c));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_owner_id_get(NULL, s, &id));
+    CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_owner_id_get(p, s, NULL));
+    CHECK(id == 77);
+    gpumem_free(p);
+    gpumem_free(q);
+    OK(gpumem_stream_destroy(s));
+    OK(gpumem_stream_destroy(t));
+    nothing_left();
+}
+
 /* The number and not the address decides what a finalizer frees. */
 static void late_frees(void) {
     gpumem_stream s = must_stream();
@@ -455,6 +490,7 @@ int main(void) {
     RUN(names_and_statistics);
     RUN(unbalanced_and_doubled_exits);
     RUN(abort_ends_what_is_inside);
+    RUN(owners_have_a_number_in_arenas_and_captures);
     RUN(late_frees);
     RUN(bad_arguments);
     RUN(a_plans_memory_is_in_the_arena);

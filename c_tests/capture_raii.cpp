@@ -84,10 +84,50 @@ static void an_exception_aborts() {
     }
 }
 
+// A buffer may outlive the capture that it was filled in. What lives at its address by then stays.
+static void what_is_left_of_a_buffer_frees_nothing_of_others() {
+    constexpr std::size_t n = 8 * MIB;
+    gpumem::stream s;
+    gpumem::unique_buffer<char> plain;
+    gpumem::async_buffer<char> resized(0, s), handed_over;
+    const std::uint64_t late = stats_now().late_frees;
+    {
+        gpumem::capture c(s);
+        plain = gpumem::unique_buffer<char>(n, s);
+        resized.reset();
+        resized.resize(n);
+        handed_over = gpumem::async_buffer<char>(n, s);
+        handed_over.set_stream(nullptr);
+    }
+    nothing_left();
+    s.sync();
+    void *victims[64];
+    for (void *&v : victims) v = must_malloc_async(n, s.get());
+    CHECK(throws<gpumem::error>([&] { resized.resize(2 * n); }, GPUMEM_ERROR_USE_AFTER_FREE,
+                                "went with its arena or capture"));
+    plain.reset();
+    resized.reset();
+    handed_over.reset();
+    CHECK(stats_now().late_frees == late + 3);
+    for (void *v : victims) CHECK(gpumem_usable_size(v) >= n);
+    for (void *v : victims) gpumem_free(v);
+    nothing_left();
+    // One that is ended keeps what is its buffers'.
+    gpumem::capture c(s);
+    plain = gpumem::unique_buffer<char>(n, s);
+    c.end();
+    c.reset();
+    CHECK(stats_now().allocations == 1);
+    plain.reset();
+    CHECK(stats_now().late_frees == late + 3);
+    nothing_left();
+}
+
 int main() {
     RUN(released_at_the_end_of_the_scope);
     RUN(ending_again_does_nothing);
     RUN(reset_ends_it);
     RUN(an_exception_aborts);
+    RUN(what_is_left_of_a_buffer_frees_nothing_of_others);
     return 0;
 }

@@ -25,17 +25,22 @@ template <class T> T *allocate(std::size_t count, stream_ref s) {
     return static_cast<T *>(p);
 }
 
-// The number of the allocation at p, for an owner that its arena may not outlive. By the time that
-// owner frees, the memory may be somebody else's, so it frees by number. 0 where there is no arena:
-// free by address then, which is quicker. is_numbered asks for the number in any case.
-inline std::uint64_t number_in_arena(const volatile void *p, bool is_numbered = false) noexcept {
-    gpumem_arena current = nullptr;
+// The number of the allocation at p, by which its owner frees it whatever has become of it. 0 for
+// NULL.
+inline std::uint64_t number_of(const volatile void *p) noexcept {
     std::uint64_t id = 0;
-    if (!is_numbered) {
-        gpumem_arena_current_get(&current);
-    }
-    if ((is_numbered || current != nullptr) && p != nullptr) {
+    if (p != nullptr) {
         gpumem_allocation_id_get(untyped(p), &id);
+    }
+    return id;
+}
+
+// The same for what was just allocated at p, but 0 where only its owner can free it: outside of
+// arenas and captures. It frees by address then, which is quicker.
+inline std::uint64_t owner_number_of(const volatile void *p, stream_ref s) noexcept {
+    std::uint64_t id = 0;
+    if (p != nullptr) {
+        gpumem_owner_id_get(untyped(p), s.get(), &id);
     }
     return id;
 }
@@ -66,7 +71,7 @@ inline void free_numbered(void *p, std::uint64_t id) noexcept {
 template <class T> struct extent {
     T *data = nullptr;
     std::size_t size = 0;
-    // Of number_in_arena().
+    // Of owner_number_of().
     std::uint64_t id = 0;
 };
 struct free_in_own_order {
@@ -126,13 +131,13 @@ template <class T> class unique_buffer
     unique_buffer() noexcept = default;
     explicit unique_buffer(std::size_t count, stream_ref s = stream_ref()) {
         T *p = detail::allocate<T>(count, s);
-        this->state_ = {p, count, detail::number_in_arena(p)};
+        this->state_ = {p, count, detail::owner_number_of(p, s)};
     }
     // Takes ownership of memory from gpumem that has room for count elements. It is freed in the
     // order of the stream that it was allocated on.
     static unique_buffer adopt(T *data, std::size_t count) noexcept {
-        // The memory may be in an arena that this thread is not in.
-        return unique_buffer(detail::extent<T>{data, count, detail::number_in_arena(data, true)});
+        // The memory may be in an arena that this thread is not in, or of a capture that is over.
+        return unique_buffer(detail::extent<T>{data, count, detail::number_of(data)});
     }
 
   private:
@@ -153,7 +158,7 @@ template <class T> class async_buffer
     async_buffer() noexcept = default;
     explicit async_buffer(std::size_t count, stream_ref s = stream_ref()) {
         T *p = detail::allocate<T>(count, s);
-        this->state_ = {p, count, detail::number_in_arena(p), s, false};
+        this->state_ = {p, count, detail::owner_number_of(p, s), s, false};
     }
 
     // The stream in whose order the memory is resized and freed.
@@ -181,16 +186,16 @@ template <class T> class async_buffer
         release();
     }
     // Changes the number of elements, keeping the contents of those that stay. data() may change.
-    // If this throws, nothing has changed. It throws when the arena that the memory was in has
-    // ended.
+    // If this throws, nothing has changed. It throws when the memory has gone with its arena or
+    // capture.
     void resize(std::size_t count) {
         static_assert(detail::alignment_of<T> <= detail::default_alignment,
                       "resize() aligns to no more than 256 bytes; make another buffer and copy");
         const std::uint64_t id = this->state_.id;
-        if (id != 0 && detail::number_in_arena(this->data(), true) != id) {
+        if (id != 0 && detail::number_of(this->data()) != id) {
             throw error(GPUMEM_ERROR_USE_AFTER_FREE,
-                        "gpumem::async_buffer: the memory went with its arena; reset() the buffer "
-                        "before resize(), or keep the memory when the arena ends");
+                        "gpumem::async_buffer: the memory went with its arena or capture; reset() "
+                        "the buffer before resize(), or keep the memory when the arena ends");
         }
         void *p = nullptr;
         check(gpumem_realloc_async(detail::untyped(this->data()), detail::bytes_of<T>(count),
@@ -202,7 +207,8 @@ template <class T> class async_buffer
         }
         this->state_.data = static_cast<T *>(p);
         this->state_.size = count;
-        this->state_.id = detail::number_in_arena(p, id != 0);
+        this->state_.id =
+            id != 0 ? detail::number_of(p) : detail::owner_number_of(p, get_stream());
     }
 };
 

@@ -11,6 +11,10 @@ GPUMEM_NAMESPACE_BEGIN
 // releases this object's one reference; destroy it once no graph that uses the memory will be
 // launched again. Before end() the destructor aborts the capture, so an exception leaves nothing
 // behind. Move-only.
+//
+// A unique_buffer or async_buffer may outlive the capture in which it was filled: after an abort it
+// owns memory that is gone, and frees nothing. What frees by address (memory_resource, allocator)
+// must not outlive an aborted capture: it would free what lives there by then.
 class capture {
   public:
     explicit capture(stream_ref s) : capture(s, nullptr) {}

@@ -102,6 +102,9 @@ using out_of_memory = bad_alloc;
 // Lack of memory throws out_of_memory, which is always a std::bad_alloc and, with RMM, an
 // rmm::out_of_memory. 0 bytes give a null pointer, as with RMM's own resources; it may be
 // deallocated.
+//
+// It frees by address: deallocate nothing after the end of the arena, or the abort of the capture,
+// that it was allocated in.
 class memory_resource {
   public:
     static constexpr std::size_t default_alignment = detail::default_alignment;
@@ -208,7 +211,8 @@ static_assert(
 } // inline namespace
 
 // An allocator bound to a stream, for Thrust's temporary memory:
-// thrust::cuda::par_nosync(alloc).on(stream), with gpumem::allocator<char> alloc(stream).
+// thrust::cuda::par_nosync(alloc).on(stream), with gpumem::allocator<char> alloc(stream). It frees
+// by address, as memory_resource does.
 template <class T> class allocator {
   public:
     using value_type = T;

@@ -124,6 +124,21 @@ impl Context {
         freed
     }
 
+    /// The id by which an owner must free `ptr`, which was just allocated on `stream`: the end of
+    /// an arena or the abort of a capture may come before. 0 where neither can.
+    #[inline]
+    pub fn owner_id(&self, ptr: u64, stream: StreamHandle) -> Result<u64> {
+        match self.arena_current().is_some() || self.may_be_in_a_capture(stream.canonical()) {
+            true => self.info(ptr).map(|i| i.id),
+            false => Ok(0),
+        }
+    }
+
+    fn may_be_in_a_capture(&self, stream: StreamHandle) -> bool {
+        let claimed = || self.pool(self.device_of(None, stream)?)?.is_claimed(stream);
+        self.config.pool && !matches!(claimed(), Ok(false))
+    }
+
     /// [`Context::malloc_hit`] while any thread is attached to an arena, there is a detector, or
     /// the tiers are in use.
     #[inline(never)]

@@ -339,6 +339,8 @@ fn looking(rig: &mut Rig) {
         rig.each("gpumem_pointer_info_get", live, |p| gpumem_pointer_info_get(*p, &raw mut info), end);
         let mut id = 0;
         rig.each("gpumem_allocation_id_get", live, |p| gpumem_allocation_id_get(*p, &raw mut id), end);
+        let near = rig.near;
+        rig.each("gpumem_owner_id_get", live, |p| gpumem_owner_id_get(*p, near, &raw mut id), end);
     }
 }
 

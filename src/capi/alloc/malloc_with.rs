@@ -5,11 +5,12 @@
 use crate::base::{Error, Result};
 use crate::capi::arena::scope;
 use crate::capi::call::error::gpumem_status;
-use crate::capi::call::guard::guard;
+use crate::capi::call::guard::{guard, guard_hit};
 use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{
     address, device_id, gpumem_arena, gpumem_reservation, gpumem_stream, not_null, pointer, stream,
 };
+use crate::capi::capture::capture_arena;
 use crate::capi::tiers::reservations;
 use crate::context::{Context, Request};
 use crate::pool::AllocFlags;
@@ -173,6 +174,38 @@ pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut 
         not_null(out, "out")?;
         let id = Context::global()?.info(address(ptr))?.id;
         // SAFETY: not null, so a writable uint64_t by the contract.
+        unsafe { out.write(id) };
+        Ok(())
+    })
+}
+
+/// Gets the number by which an object that owns memory has to free it: for owners that may outlive
+/// an arena or a capture. Call it right after the allocation, on the same thread.
+///
+/// ptr is the start of a live allocation, s the stream that it was made on. The end of an arena and
+/// gpumem_capture_abort free what owners still hold, and by the time that those free it the address
+/// may be another owner's. So where the thread has a current arena or the stream is in a capture,
+/// out receives the allocation's number (gpumem_allocation_id_get), for gpumem_free_id. Elsewhere
+/// it receives 0: only its owner frees the memory, with gpumem_free, which is quicker.
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL; where there is a number, those of
+/// gpumem_allocation_id_get.
+#[no_mangle]
+pub unsafe extern "C" fn gpumem_owner_id_get(ptr: *const c_void, s: gpumem_stream, out: *mut u64) -> gpumem_status {
+    // C++'s buffers and PyTorch's tensors ask whenever they allocate.
+    let hit = || {
+        let arena = || Context::started().is_none_or(|ctx| ctx.arena_current().is_some());
+        if ptr.is_null() || out.is_null() || capture_arena::any() || arena() {
+            return false;
+        }
+        // SAFETY: not null, so a writable uint64_t by the contract.
+        unsafe { out.write(0) };
+        true
+    };
+    guard_hit(hit, || {
+        not_null(ptr, "ptr")?;
+        not_null(out, "out")?;
+        let id = Context::global()?.owner_id(address(ptr), stream(s))?;
+        // SAFETY: as above.
         unsafe { out.write(id) };
         Ok(())
     })

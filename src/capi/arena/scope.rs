@@ -42,7 +42,7 @@ use crate::arena::{Arena, ExitReport};
 use crate::base::{Error, Result};
 use crate::capi::call::arguments::{array, name};
 use crate::capi::call::error::gpumem_status;
-use crate::capi::call::guard::{guard, guard_hit};
+use crate::capi::call::guard::guard;
 use crate::capi::call::handles::Handles;
 use crate::capi::call::options::{self, extensible};
 use crate::capi::call::text;
@@ -229,17 +229,9 @@ pub extern "C" fn gpumem_arena_detach(arena: gpumem_arena) -> gpumem_status {
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_arena_current_get(out: *mut gpumem_arena) -> gpumem_status {
-    // C++'s buffers ask whenever they allocate.
-    let hit = || {
-        let Some(ctx) = Context::started().filter(|_| !out.is_null()) else { return false };
-        // SAFETY: not null, so a place to write to by the contract.
-        unsafe { out.write(handle_of(ctx.arena_current().as_ref())) };
-        true
-    };
-    // Not started, or nothing to write to.
-    guard_hit(hit, || {
+    guard(|| {
         not_null(out, "out")?;
-        // SAFETY: as above.
+        // SAFETY: not null, so a place to write to by the contract.
         unsafe { out.write(handle_of(Context::global()?.arena_current().as_ref())) };
         Ok(())
     })

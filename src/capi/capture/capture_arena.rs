@@ -48,6 +48,7 @@ use crate::capi::call::options::{self, extensible};
 use crate::capi::call::types::{gpumem_stream, not_null, stream};
 use crate::context::Context;
 use crate::pool::GraphArenaOptions;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// The type that a gpumem_capture points to: opaque, never defined.
@@ -132,6 +133,21 @@ extensible!(gpumem_capture_stats, 88, 2 * 4 + 10 * 8);
 /// Every capture of the process that C knows of.
 static CAPTURES: Handles<Arc<Capture>> = Handles::new(b'C', "gpumem_capture");
 
+/// How many they are, to be read without their lock.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether C knows of any capture.
+pub(in crate::capi) fn any() -> bool {
+    COUNT.load(Relaxed) > 0
+}
+
+/// Takes the capture of a handle out: the handle is stale from now on.
+fn removed(capture: gpumem_capture) -> Result<Arc<Capture>> {
+    let held = CAPTURES.remove(capture as usize)?;
+    COUNT.fetch_sub(1, Relaxed);
+    Ok(Arc::clone(&held))
+}
+
 /// Begins a capture: from now on the stream allocates from the capture's memory.
 ///
 /// s is a live stream, or NULL, which stands for the default stream of the current device; a stream
@@ -177,6 +193,7 @@ pub unsafe extern "C" fn gpumem_capture_begin(
         let handle = CAPTURES.insert(capture.clone()).inspect_err(|_| {
             let _ = ctx.capture_abort(&capture);
         })?;
+        COUNT.fetch_add(1, Relaxed);
         // SAFETY: not null, so a writable pointer by the contract.
         unsafe { out.write(handle as gpumem_capture) };
         Ok(())
@@ -199,13 +216,13 @@ pub extern "C" fn gpumem_capture_end(capture: gpumem_capture) -> gpumem_status {
 
 /// Abandons a capture: frees all its live memory and drops all its references.
 ///
-/// The handle is stale afterwards, and the capture's pointers are freed, as after gpumem_free.
-/// Captures that share the memory keep theirs. This does not wait; the memory is reused only once
-/// submitted work on it is done.
+/// The handle is stale afterwards, and the capture's pointers are freed, as after gpumem_free:
+/// owners that outlive it free by number (gpumem_owner_id_get). Captures that share the memory keep
+/// theirs. This does not wait; the memory is reused only once submitted work on it is done.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 #[no_mangle]
 pub extern "C" fn gpumem_capture_abort(capture: gpumem_capture) -> gpumem_status {
-    guard(|| Context::global()?.capture_abort(&*CAPTURES.remove(capture as usize)?))
+    guard(|| Context::global()?.capture_abort(&*removed(capture)?))
 }
 
 /// Takes one more reference to a capture's memory, for one more graph. Each reference needs a
@@ -232,7 +249,7 @@ pub extern "C" fn gpumem_capture_release(capture: gpumem_capture) -> gpumem_stat
     guard(|| {
         let held = CAPTURES.get(capture as usize)?;
         if Context::global()?.capture_release(&held)? {
-            CAPTURES.remove(capture as usize)?;
+            removed(capture)?;
         }
         Ok(())
     })

@@ -688,6 +688,7 @@ FUNCTIONS = {
     "gpumem_memcpy_async": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "gpumem_memset": (c_int32, [c_void_p, c_int, c_size_t]),
     "gpumem_memset_async": (c_int32, [c_void_p, c_int, c_size_t, c_void_p]),
+    "gpumem_owner_id_get": (c_int32, [c_void_p, c_void_p, c_void_p]),
     "gpumem_plan_arena_add": (c_int32, [c_void_p, c_uint64, c_char_p, c_void_p]),
     "gpumem_plan_arena_bytes_get": (c_int32, [c_void_p, c_uint32, c_void_p, c_void_p]),
     "gpumem_plan_buffer_add": (c_int32, [c_void_p, c_void_p, c_void_p]),

@@ -2,6 +2,7 @@
 // forgotten.
 #include "harness.h"
 #include <gpumem.hpp>
+#include <future>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -157,6 +158,33 @@ static void attachments_are_scopes() {
     nothing_left();
 }
 
+// An arena that cannot end because another thread is attached: the scope's thread leaves it.
+static void a_scope_that_cannot_end_its_arena_leaves_it() {
+    gpumem_arena raw = nullptr;
+    std::promise<void> attached, detach;
+    std::thread other;
+    try {
+        gpumem::arena step("step");
+        raw = step.get();
+        other = std::thread([&] {
+            gpumem::arena_attachment here(raw);
+            attached.set_value();
+            detach.get_future().wait();
+        });
+        attached.get_future().wait();
+        throw std::runtime_error("in the middle of a step");
+    } catch (const std::runtime_error &) {
+    }
+    CHECK(current() == nullptr);
+    gpumem::unique_buffer<char> later(MIB);
+    CHECK(arena_of(later.data()) == nullptr);
+    detach.set_value();
+    other.join();
+    CHECK(gpumem_arena_abort(raw, nullptr) == GPUMEM_OK && stats_now().allocations == 1);
+    later.reset();
+    nothing_left();
+}
+
 // A buffer may outlive the arena that it was filled in. What lives at its address by then stays.
 static void what_is_left_of_a_buffer_frees_nothing_of_others() {
     constexpr std::size_t count = MIB;
@@ -238,6 +266,7 @@ int main() {
     RUN(failed_exits_throw_and_leave_the_arena_open);
     RUN(moved_arenas_end_once);
     RUN(attachments_are_scopes);
+    RUN(a_scope_that_cannot_end_its_arena_leaves_it);
     RUN(what_is_left_of_a_buffer_frees_nothing_of_others);
     RUN(what_is_kept_of_a_buffer_is_freed_once);
     return 0;

@@ -15,8 +15,9 @@ namespace detail {
 
 struct abort_arena {
     void operator()(gpumem_arena a) const noexcept {
-        if (a != nullptr) {
-            gpumem_arena_abort(a, nullptr);
+        // Where that is refused, the thread at least leaves the arena.
+        if (a != nullptr && gpumem_arena_abort(a, nullptr) != GPUMEM_OK) {
+            gpumem_arena_detach(a);
         }
     }
 };
@@ -37,8 +38,9 @@ class kept {
 
 // An arena for the length of a scope: gpumem_arena_*. Everything that this thread allocates in the
 // scope is freed at its end, except what exit() keeps. A scope that is left without exit(), for
-// instance by an exception, keeps nothing and also ends the arenas still open inside it. That fails
-// while other threads are attached, and the arena then stays open.
+// instance by an exception, keeps nothing and also ends the arenas still open inside it. While
+// other threads are attached that is refused. The arena then stays open, for gpumem_arena_abort
+// later, and this thread leaves it.
 //
 //     gpumem::arena step("step");
 //     ...

@@ -59,12 +59,13 @@ def as_dataclass(kind, structure):
     return kind(**{n: v.decode(errors="replace") if isinstance(v, bytes) else v for n, v in values.items()})
 
 
-# Called before and after the end of an arena, for allocators that keep track of arenas.
+# Called before and after the end of an arena, for allocators that keep track of what has gone;
+# after a capture's abort too.
 ends: list[Callable[[], None]] = []
 ended: list[Callable[[], None]] = []
 
 
-def _tell(listeners):
+def tell(listeners):
     for listener in listeners:
         listener()
 
@@ -131,7 +132,7 @@ class Arena:
         entries = _addresses(keep)
         array = (ctypes.c_void_p * len(entries))(*entries) if entries else None
         out, handle = initialised(d.gpumem_arena_report), self._begun()
-        _tell(ends)
+        tell(ends)
         ok(C.gpumem_arena_exit(handle, array, len(entries), ctypes.byref(out)))
         return self._ended(out)
 
@@ -139,7 +140,7 @@ class Arena:
         """Ends the arena and all open arenas inside it, keeping nothing. The report covers all of
         them."""
         out, handle = initialised(d.gpumem_arena_report), self._begun()
-        _tell(ends)
+        tell(ends)
         ok(C.gpumem_arena_abort(handle, ctypes.byref(out)))
         return self._ended(out)
 
@@ -152,7 +153,7 @@ class Arena:
     def _ended(self, report):
         # The handle stays: what names a stale one is refused, with the reason.
         self.report = as_dataclass(ArenaReport, report)
-        _tell(ended)
+        tell(ended)
         return self.report
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _declarations as d
 from . import _values
-from ._arena import as_dataclass
+from ._arena import as_dataclass, ended, tell
 from ._errors import Invalid, ok
 from ._library import C, initialised
 from ._types import Size, StreamLike
@@ -83,6 +83,7 @@ class Capture:
         """Frees everything allocated in the capture and drops all references."""
         ok(C.gpumem_capture_abort(self._begun()))
         self.references = 0
+        tell(ended)
 
     def retain(self) -> Capture:
         """Takes one more reference, for one more graph. Each needs a `release()`."""

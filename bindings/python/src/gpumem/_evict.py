@@ -43,7 +43,8 @@ class Location:
 _Progress = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 
 
-def _move(call, what, to, stream, progress):
+def move_options(to, stream=None):
+    """The library's options for a move."""
     o = initialised(d.gpumem_move_options)
     if isinstance(to, str):
         if to not in TIERS:
@@ -54,6 +55,11 @@ def _move(call, what, to, stream, progress):
     if stream is not None:
         o.flags |= d.MOVE_ON_STREAM
         o.stream = _values.stream(stream)
+    return o
+
+
+def _move(call, what, to, stream, progress):
+    o = move_options(to, stream)
     raised = []
     if progress is not None:
         def step(done, total, _):
@@ -126,8 +132,12 @@ def held(buffer: Address, stream: StreamLike = None) -> Iterator[Any]:
     hold(buffer)
     try:
         yield buffer
-    finally:
-        unhold(buffer, stream)
+    except BaseException:
+        # Refused where the block has freed the buffer. Its own exception goes on.
+        with contextlib.suppress(Exception):
+            unhold(buffer, stream)
+        raise
+    unhold(buffer, stream)
 
 
 def location(buffer: Address) -> Location:

@@ -23,6 +23,7 @@ MIB = 1 << 20
 C = torch._C
 stream = gpumem.Stream()
 stub = ctypes.CDLL(None)
+stub.stub_cublas_workspace.restype = ctypes.c_void_p
 
 
 def malloc(n):
@@ -224,6 +225,29 @@ def tags():
         with gpumem.torch.tag("brief"):
             check("a tag that nothing has any more", empty(1) is not None)
 
+    with gpumem.torch.tag("dropped"):
+        dropped = empty(40 * MIB)
+    gpumem.torch.sleep("dropped")
+    del dropped
+    torch.cuda.empty_cache()
+    check("a wake where nothing is left is no mistake", gpumem.torch.wake("dropped").moved == 0)
+    with gpumem.torch.tag("dropped"):
+        check("and the tag is as new", live(empty(1).data_ptr()))
+    try:
+        gpumem.torch.wake("nobody")
+        check("a wake of a tag that nothing ever had", False)
+    except gpumem.Invalid:
+        check("a wake of a tag that nothing ever had", True)
+    with gpumem.torch.tag("others"):
+        other = empty(1)
+    try:
+        gpumem.torch.sleep("others", to="nowhere")
+        check("a tier that is none", False)
+    except ValueError:
+        with gpumem.torch.tag("others"):
+            check("a tier that is none changes nothing", live(empty(1).data_ptr()))
+    del other
+
     # A copy takes a kernel, which the stub has none of.
     made = mock.patch.object(torch.UntypedStorage, "clone", lambda self: torch.UntypedStorage(self.nbytes(), device="cuda"))
     rows = empty(6 * MIB).view(3, 2 * MIB)
@@ -265,6 +289,43 @@ def arenas():
     del other
 
 
+def captures_that_are_aborted():
+    allocations, before, held = gpumem.stats().allocations, torch.cuda.memory_allocated(), []
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        try:
+            with gpumem.capture(stream):
+                held.append(empty(7 * MIB))
+                torch.cuda.current_blas_handle()
+                raise KeyError
+        except KeyError:
+            pass
+        check("what an aborted capture had is gone and not counted", gpumem.stats().allocations == allocations and
+              torch.cuda.memory_allocated() == before)
+        stream.synchronize()
+        others = [empty(7 * MIB) for _ in range(20)]
+        check("its addresses are had again", held[0].data_ptr() in [o.data_ptr() for o in others])
+        held.clear()
+        check("and a late end frees nothing of others", all(live(o.data_ptr()) for o in others))
+        torch.cuda.current_blas_handle()
+        check("cuBLAS works with other memory", gpumem.pointer_info(stub.stub_cublas_workspace()).base not in
+              [o.data_ptr() for o in others])
+        with gpumem.capture(stream) as memory:
+            held.append(empty(MIB))
+        memory.release()
+        check("a capture that ends keeps what is held", live(held[0].data_ptr()))
+        del others
+    torch._C._cuda_clearCublasWorkspaces()
+    held.clear()
+    check("nothing is left of captures", gpumem.stats().allocations == allocations and torch.cuda.memory_allocated() == before)
+
+
+def ends_of_what_is_unknown():
+    x = empty(MIB)
+    free(x.data_ptr())
+    del x
+    check("the end of a tensor whose memory was freed only warns", True)
+
+
 def arenas_and_what_outlives_them():
     with gpumem.torch.arena():
         raw = torch.cuda.caching_allocator_alloc(5 * MIB)
@@ -274,7 +335,6 @@ def arenas_and_what_outlives_them():
             pooled = empty(3 * MIB)
         with gpumem.torch.shared():
             shared = empty(3 * MIB)
-    stub.stub_cublas_workspace.restype = ctypes.c_void_p
     for what, at in [("memory without a tensor", raw), ("what cuBLAS works with", stub.stub_cublas_workspace()),
                      ("a pool", pooled.data_ptr()), ("memory for other processes", shared.data_ptr())]:
         check(f"an arena does not take {what}", live(at))
@@ -340,4 +400,4 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, arenas_and_what_outlives_them, out_of_memory, sharing, sound)
+run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, captures_that_are_aborted, ends_of_what_is_unknown, arenas_and_what_outlives_them, out_of_memory, sharing, sound)

@@ -30,6 +30,7 @@ from typing import Any, Iterator
 import torch
 
 from .. import _arena, _evict, _library, _values
+from .._errors import Invalid
 from .._types import Keep, Progress, Tag, Where
 from .build import BuildError
 
@@ -194,6 +195,7 @@ def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = Non
     `wake` faults. Waits for the device.
     """
     native, number = _needs_native("gpumem.torch.sleep()"), _values.tag(name)
+    _evict.move_options(to)  # What is wrong with it is said while nothing has changed.
     torch.cuda.synchronize()
     # Even after a failure nothing is allocated under the tag before a wake: some of it may be gone.
     _said(native.gpumem_torch_asleep(number, 1))
@@ -204,7 +206,13 @@ def wake(name: Tag, *, progress: Progress | None = None) -> _evict.MoveReport:
     """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured
     graphs that use them work again."""
     native, number = _needs_native("gpumem.torch.wake()"), _values.tag(name)
-    report = _evict.wake(name, progress=progress)
+    try:
+        report = _evict.wake(name, progress=progress)
+    except Invalid:
+        # Not a mistake if there was a tensor, and its memory has been given back since.
+        if not native.gpumem_torch_is_empty(number):
+            raise
+        report = _evict.MoveReport(0, 0, 0)
     _said(native.gpumem_torch_asleep(number, 0))
     return report
 

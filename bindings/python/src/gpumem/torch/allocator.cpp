@@ -88,8 +88,8 @@ struct Device {
 void release(void* ptr);
 void release_owned(void* owned);
 
-// A tensor's memory that an arena may take before the tensor ends. The address may be another
-// tensor's by then, so the tensor holds this instead.
+// A tensor's memory that the end of an arena or the abort of a capture may take before the tensor
+// ends. The address may be another tensor's by then, so the tensor holds this instead.
 struct Owned {
   void* ptr;
   uint64_t id;
@@ -115,6 +115,25 @@ void escape_all(at::cuda::WorkspaceMapWithMutex& workspaces) {
   for (const auto& [key, workspace] : workspaces.map) (void)gpumem_arena_escape(workspace.get());
 }
 
+// What has gone is not PyTorch's any more: the next product makes another. No arena takes it
+// (gpumem_torch_arena_ends), but the abort of a capture does.
+void drop_gone(at::cuda::WorkspaceMapWithMutex& workspaces) {
+#if GPUMEM_TORCH_API >= 211
+  const std::lock_guard<std::shared_mutex> lock(workspaces.mutex);
+#endif
+  for (auto it = workspaces.map.begin(); it != workspaces.map.end();) {
+    const auto& workspace = it->second;
+    const bool gone = workspace.get_deleter() == &release_owned && static_cast<Owned*>(workspace.get_context())->gone;
+    it = gone ? workspaces.map.erase(it) : std::next(it);
+  }
+}
+
+// Does something with both maps that PyTorch keeps for cuBLAS, where it has them.
+template <class F> void each_workspaces(F f) {
+  if (&at::cuda::cublas_handle_stream_to_workspace != nullptr) f(at::cuda::cublas_handle_stream_to_workspace());
+  if (&at::cuda::cublaslt_handle_stream_to_workspace != nullptr) f(at::cuda::cublaslt_handle_stream_to_workspace());
+}
+
 struct Export {
   Heap* heap;
   char* segment;
@@ -129,21 +148,22 @@ class Allocator final : public native::CUDAAllocator {
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
-    if (n != 0 && C10_UNLIKELY(in_an_arena())) return in_arena(n, device, stream);
     void* ptr = n == 0 ? nullptr : get(n, device, stream);
+    uint64_t id = 0;
+    if (ptr != nullptr) (void)gpumem_owner_id_get(ptr, stream, &id);
+    if (C10_UNLIKELY(id != 0)) return numbered(ptr, id, device);
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
-  // As any other; but what the tensor holds knows which allocation it is.
-  c10::DataPtr in_arena(size_t n, DeviceIndex device, cudaStream_t stream) {
+  // What the tensor holds knows which allocation it is.
+  c10::DataPtr numbered(void* ptr, uint64_t id, DeviceIndex device) {
     const c10::Device where(c10::DeviceType::CUDA, device);
-    void* ptr = get(n, device, stream);
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = blocks_.find(ptr);
     // Segments of pools are in no arena.
     if (found->second.heap != nullptr) return {ptr, ptr, &release, where};
     auto owned = std::make_unique<Owned>();
     owned->ptr = ptr;
-    ok(gpumem_allocation_id_get(ptr, &owned->id), "an allocation in an arena");
+    owned->id = id;
     owned->block = std::move(found->second);
     blocks_.erase(found);
     owned_.insert(owned.get());
@@ -160,7 +180,8 @@ class Allocator final : public native::CUDAAllocator {
     (void)gpumem_free_id(owned->ptr, owned->id);
     report(owned->ptr, -int64_t(counted(owned->block.requested)), owned->block.device);
   }
-  // After the end of an arena: what it took is gone, no matter who still holds a tensor over it.
+  // After the end of an arena or the abort of a capture: what it took is gone, no matter who still
+  // holds a tensor over it.
   void arena_ended() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (Owned* owned : owned_) {
@@ -503,6 +524,17 @@ class Allocator final : public native::CUDAAllocator {
 
   bool share_everything = false;
 
+  // Whether tensors were allocated under a tag, and their memory has been given back.
+  bool is_empty(uint64_t tag) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    bool known = false;
+    for (auto& [key, heap] : heaps_) {
+      if (heap->kind != Kind::evictable || heap->tag != tag) continue;
+      if (!heap->segments.empty()) return false;
+      known = true;
+    }
+    return known;
+  }
   void asleep(uint64_t tag, bool value) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [key, heap] : heaps_) {
@@ -758,6 +790,7 @@ class Allocator final : public native::CUDAAllocator {
     if ((heap.kind == Kind::pool && heap.uses > 0) || capturing()) return false;
     settle(heap);
     const auto empty = heap.take_empty();
+    if (heap.segments.empty()) heap.asleep = false;
     if (empty.empty()) return false;
     c10::cuda::CUDAGuard guard(heap.device);
     // Launches of graphs that used it may be in flight, on any stream.
@@ -995,8 +1028,13 @@ std::shared_ptr<native::CUDAAllocator> shared_allocator() {
   return *one;
 }
 
+// Destructors call it, which must not throw.
 void release(void* ptr) {
-  allocator().raw_delete(ptr);
+  try {
+    allocator().raw_delete(ptr);
+  } catch (const c10::Error& e) {
+    TORCH_WARN(e.what_without_backtrace());
+  }
 }
 void release_owned(void* owned) {
   allocator().put_owned(static_cast<Owned*>(owned));
@@ -1106,17 +1144,13 @@ extern "C" void gpumem_torch_route(int kind, uint64_t tag, int* kind_before, uin
 // Says that an arena is about to end. What cuBLAS works with stays: PyTorch makes it with the first
 // product of a thread and stream, and goes on using it.
 extern "C" void gpumem_torch_arena_ends() {
-  if (&at::cuda::cublas_handle_stream_to_workspace != nullptr) {
-    gpumem_torch::escape_all(at::cuda::cublas_handle_stream_to_workspace());
-  }
-  if (&at::cuda::cublaslt_handle_stream_to_workspace != nullptr) {
-    gpumem_torch::escape_all(at::cuda::cublaslt_handle_stream_to_workspace());
-  }
+  gpumem_torch::each_workspaces(gpumem_torch::escape_all);
 }
 
-// Says that an arena has ended.
+// Says that an arena has ended, or that a capture was aborted.
 extern "C" void gpumem_torch_arena_ended() {
   gpumem_torch::allocator().arena_ended();
+  gpumem_torch::each_workspaces(gpumem_torch::drop_gone);
 }
 
 // Says that a tag's memory is about to leave the device, or is back. NULL, or why not.
@@ -1128,4 +1162,9 @@ extern "C" const char* gpumem_torch_asleep(uint64_t tag, int value) {
     failure = e.what();
     return failure.c_str();
   }
+}
+
+// Whether all memory of a tag that was in use has been given back.
+extern "C" int gpumem_torch_is_empty(uint64_t tag) {
+  return gpumem_torch::allocator().is_empty(tag);
 }

@@ -140,6 +140,7 @@ def load(torch):
     loaded.gpumem_torch_asleep.restype, loaded.gpumem_torch_asleep.argtypes = ctypes.c_char_p, [ctypes.c_uint64, ctypes.c_int]
     for told in (loaded.gpumem_torch_arena_ends, loaded.gpumem_torch_arena_ended):
         told.restype, told.argtypes = None, []
+    loaded.gpumem_torch_is_empty.argtypes = [ctypes.c_uint64]
     loaded.gpumem_torch_route.restype = None
     loaded.gpumem_torch_route.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
     return loaded

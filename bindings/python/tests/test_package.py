@@ -11,11 +11,13 @@ import os
 import pathlib
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import typing
 import weakref
+from unittest import mock
 
 import gpumem
 import pytest
@@ -111,12 +113,12 @@ def test_every_public_name_has_a_docstring():
 # ---- arguments
 
 @pytest.mark.parametrize("text, bytes_", [("4GiB", 4 << 30), ("512M", 512 << 20), ("1.5 KiB", 1536), ("17", 17), ("17B", 17), ("0", 0),
-                                          (8 * 2**40, 8 << 40), ("2T", 2 << 40)])
+                                          (8 * 2**40, 8 << 40), ("2T", 2 << 40), ("4GB", 4 << 30), ("2k", 2048), ("3 mib", 3 << 20), ("5b", 5)])
 def test_sizes(text, bytes_):
     assert _values.size(text) == bytes_
 
 
-@pytest.mark.parametrize("text", ["4GB", "x", "", "-1", "1.0001", "1e9", "4 Gi"])
+@pytest.mark.parametrize("text", ["4GBi", "x", "", "-1", "1.0001", "1e9", "4 Gi"])
 def test_sizes_that_are_none(text):
     with pytest.raises(ValueError, match="size"):
         _values.size(text)
@@ -178,6 +180,17 @@ def test_streams_of_others():
     assert [_values.stream(s) for s in (None, 5, Torch(), Cupy(), Numba(), Protocol())] == [None, 5, 16, 17, 18, 19]
     with pytest.raises(TypeError, match="is no stream"):
         _values.stream("0")
+
+
+def test_numbers_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    with gpumem.Stream() as s:
+        handle = numpy.uint64(s.handle)
+        p = gpumem.malloc(numpy.uint64(100), handle)
+        gpumem.record_stream(numpy.uint64(p), numpy.uint64(2))
+        gpumem.free(numpy.uint64(p), handle)
+        with gpumem.Buffer(100, stream=handle) as b:
+            assert b.stream == s.handle and b._life is None
 
 
 def test_what_is_no_argument_is_named():
@@ -471,6 +484,27 @@ assert races() == 0
 """)
 
 
+def test_memory_is_not_reused_under_a_consumers_work():
+    in_simulation("""
+sys.path.insert(0, TESTS)
+import test_package
+for view in (False, True):
+    for _ in range(10):
+        s, t = gpumem.Stream(), gpumem.Stream()
+        b = gpumem.Buffer(N, stream=s).fill(1)
+        made, delete = test_package.consume((b.view(N) if view else b).__dlpack__(stream=t if view else t.handle), False)
+        del b
+        gpumem.memset(made.dl_tensor.data, 2, N, t)
+        delete()
+        overwrite(s)
+        gpumem.synchronize(device=True)
+# Its own stream needs no announcement, and -1 asks for none.
+b = gpumem.Buffer(N, stream=s)
+b.__dlpack__(stream=s), b.__dlpack__(stream=-1)
+assert b._others is None and races() == 0
+""".replace("TESTS", repr(str(pathlib.Path(__file__).parent))))
+
+
 def test_a_threads_own_stream_is_another_on_each_thread():
     in_simulation("""
 own = 2
@@ -651,6 +685,52 @@ def test_dlpack_unused():
         gpumem.Buffer(1).__dlpack__(copy=True)
     with pytest.raises(BufferError):
         gpumem.Buffer(1).__dlpack__(dl_device=(1, 0))
+
+
+def test_dlpack_consumed_while_looked_at():
+    # The consumer takes the tensor, and drops the capsule, between any two steps of the look.
+    b = gpumem.Buffer(100)
+    ptr, ident, capsules, deletes = b.ptr, b.id, [b.__dlpack__()], []
+    del b
+
+    class Between:
+        def PyCapsule_IsValid(self, *arguments):
+            valid = _dlpack_python.PyCapsule_IsValid(*arguments)
+            if capsules:
+                deletes.append(consume(capsules.pop(), False)[1])
+            return valid
+
+    _dlpack_python, _dlpack._python = _dlpack._python, Between()
+    try:
+        gc.collect()
+    finally:
+        _dlpack._python = _dlpack_python
+    deletes += [consume(c, False)[1] for c in capsules]
+    capsules.clear()
+    gc.collect()
+    assert gpumem.pointer_info(ptr).id == ident
+    deletes[0]()
+    with pytest.raises(gpumem.Error):
+        gpumem.pointer_info(ptr)
+
+
+def test_dlpack_deleted_with_an_exception_set(tmp_path):
+    # As PyTorch does with a tensor that it refuses.
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler")
+    source = "void refuse(void (*set)(void *, const char *), void *kind, void (*delete_)(void *), void *at) { set(kind, \"refused\"); delete_(at); }"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", tmp_path / "refuse.so"], input=source, text=True, check=True)
+    refuse = ctypes.PyDLL(str(tmp_path / "refuse.so")).refuse
+    freed, said = [], []
+    before = gpumem.stats().allocations
+    made, _ = consume(gpumem.Buffer(100).__dlpack__(), False)
+    with mock.patch.object(sys, "unraisablehook", said.append), \
+            mock.patch.object(_dlpack._give_back, "__defaults__", (_dlpack._out, freed.append)):
+        refuse(ctypes.cast(ctypes.pythonapi.PyErr_SetString, ctypes.c_void_p), ctypes.c_void_p(id(KeyError)),
+               ctypes.c_void_p(made.deleter), ctypes.c_void_p(ctypes.addressof(made)))
+    assert freed == [ctypes.addressof(made)] and gpumem.stats().allocations == before
+    assert [str(s.exc_value) for s in said] == ["'refused'"]
+    _dlpack._libc.free(freed[0])
 
 
 def test_dlpack_refuses_what_its_fields_do_not_hold():
@@ -935,7 +1015,9 @@ def granted(*_):
 # Granted in the same moment: nobody has it.
 signal.signal(signal.SIGINT, granted)
 interrupted(lambda: gpumem.reserve("1GiB", timeout=5))
-assert everything().nbytes == size and small.info().promised == 1 << 20
+held = everything()
+interrupted(lambda: small.grow("1GiB", timeout=5))
+assert everything().nbytes == size and small.info().promised == small.nbytes == 1 << 20
 """, PYTHONPATH=os.pathsep.join(sys.path))
 
 
@@ -978,6 +1060,12 @@ def test_sleep_and_wake(tmp_path):
         gpumem.sleep("nobody")
 
 
+def test_a_block_that_frees_what_it_holds_may_raise():
+    with pytest.raises(KeyError), gpumem.held(gpumem.Buffer(MIB, evictable=True)) as brief:
+        brief.free()
+        raise KeyError
+
+
 def test_captures_solve():
     with gpumem.Stream() as s:
         with gpumem.capture(s, record=True) as first:
@@ -1009,6 +1097,7 @@ def test_stats_print_well():
 
 
 def test_a_part_of_a_program_is_recorded(tmp_path):
+    gc.collect()  # Of what other tests have left, nothing is freed meanwhile.
     with gpumem.recording(tmp_path / "block.gmrec", stacks=4):
         gpumem.free(gpumem.malloc(1000))
     assert (tmp_path / "block.gmrec").read_bytes().startswith(b"gpumemRC")
@@ -1033,6 +1122,14 @@ def test_a_part_of_a_program_is_recorded(tmp_path):
     gpumem.snapshot(tmp_path / "now.json")
     assert json.loads((tmp_path / "now.json").read_text()) and "12345" in (tmp_path / "now.json").read_text()
     del b
+
+
+def test_a_recording_may_end_within_its_block(tmp_path):
+    with gpumem.recording(tmp_path / "part.gmrec"):
+        gpumem.Buffer(100).free()
+        assert gpumem.record_stop()[0] > 0
+    with pytest.raises(gpumem.Invalid):
+        gpumem.record_stop()
 
 
 def test_a_buffer_that_is_gone_keeps_nothing():

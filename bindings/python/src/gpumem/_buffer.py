@@ -437,8 +437,7 @@ class Buffer:
     def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         self.check("__dlpack__", "buffer")
-        return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.stream, self.__dlpack_device__(), stream, max_version,
-                               dl_device, copy)
+        return _dlpack.capsule(self, self, stream, max_version, dl_device, copy)
 
     __reduce__ = _values.no_copy
 
@@ -483,8 +482,7 @@ class View:
     def __dlpack__(self, *, stream: StreamLike = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         self.check("__dlpack__")
-        return _dlpack.capsule(self, self.ptr, self.shape, self.typestr, self.owner.stream, self.__dlpack_device__(), stream,
-                               max_version, dl_device, copy)
+        return _dlpack.capsule(self, self.owner, stream, max_version, dl_device, copy)
 
     def __repr__(self):
         return f"View({self.typestr} {self.shape} of {self.owner!r})"

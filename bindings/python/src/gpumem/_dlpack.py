@@ -10,10 +10,12 @@ import math
 import re
 import sys
 
+from . import _values
 from ._declarations import STREAM_LEGACY, STREAM_PER_THREAD
 from ._errors import ok
 from ._library import C
 from ._stats import on_device
+from ._stream import life
 
 KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 CUDA, EXTENSION = 2, 12
@@ -103,13 +105,18 @@ def _give_back(at, _out=_out, _free=_libc.free):
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _deleter(at, _give_back=_give_back):
+def _deleter(at, _give_back=_give_back, _raise_what_is_set=ctypes.pythonapi.PyErr_Occurred):
     """Called by the consumer, on any thread."""
-    _give_back(at)
+    try:
+        # A consumer that refuses a tensor may delete it with its exception set. Python's code
+        # cannot leave that set; raised here, it is at least said on stderr.
+        _raise_what_is_set()
+    finally:
+        _give_back(at)
 
 
-# Capsules that nobody was seen to consume: the address of the structure, the capsule's name, the
-# capsule. They have no destructor: a consumer that refuses one drops it with its exception set, and
+# Capsules that somebody may hold: the address of the structure, the capsule's name, the capsule.
+# They have no destructor: a consumer that refuses one drops it with its exception set, and
 # Python's code cannot leave that set.
 _unused: collections.deque[tuple[int, bytes, object]] = collections.deque()
 _one = (object(),)
@@ -124,12 +131,11 @@ def _give_back_dropped(*_):
             entry = _unused.popleft()
         except IndexError:  # Another thread has it.
             return
-        if not _python.PyCapsule_IsValid(id(entry[2]), entry[1]):
-            continue  # Its consumer gives it back.
+        # First of all: a capsule that nobody else holds any more cannot be consumed meanwhile.
         if sys.getrefcount(entry[2]) > _HELD_ONCE:
             _unused.append(entry)
-        else:
-            _give_back(entry[0])
+        elif _python.PyCapsule_IsValid(id(entry[2]), entry[1]):
+            _give_back(entry[0])  # Otherwise its consumer does.
 
 
 gc.callbacks.append(_give_back_dropped)
@@ -151,10 +157,11 @@ def _let_go():
         kind.from_address(at).deleter = _nothing_at
 
 
-def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version, dl_device, copy):
-    """A capsule with a tensor over memory of `owner`, which it keeps alive until its consumer
-    deletes it."""
+def capsule(owner, buffer, stream, max_version, dl_device, copy):
+    """A capsule with a tensor over the memory of `owner`, the buffer or a view of it, which it keeps
+    alive until its consumer deletes it."""
     _give_back_dropped()
+    ptr, shape, text, own_device = owner.ptr, owner.shape, owner.typestr, owner.__dlpack_device__()
     if copy:
         raise BufferError("a copy was asked for; gpumem exports views only")
     if dl_device is not None and tuple(dl_device) != tuple(own_device):
@@ -164,9 +171,11 @@ def capsule(owner, ptr, shape, text, own_stream, own_device, stream, max_version
     if stream != -1:
         # The consumer's stream, by DLPack's numbers: its work comes after what was submitted here.
         # None stands for the legacy default stream, by the array API's standard.
-        consumer, own = {None: 1, 0: 1}.get(stream, stream), _named_anywhere(own_stream)
+        consumer, own = _values.stream(stream) or STREAM_LEGACY, _named_anywhere(buffer.stream)
         if consumer != own:
             ok(on_device(own_device[1], C.gpumem_stream_wait, consumer, own))
+        # Its work may still run when it deletes the tensor.
+        on_device(own_device[1], buffer._announce, consumer, life(stream), own_device[1])
     versioned = max_version is not None and tuple(max_version)[0] >= 1
     kind, name = (Versioned, VERSIONED) if versioned else (Managed, PLAIN)
     at = _libc.malloc(ctypes.sizeof(kind) + 16 * max(1, len(shape)))

@@ -8,7 +8,7 @@ import os
 from typing import Iterator
 
 from . import _values
-from ._errors import ok
+from ._errors import Invalid, ok
 from ._library import C
 
 
@@ -38,7 +38,8 @@ def recording(path: str | os.PathLike[str], *, stacks: int = 0) -> Iterator[None
     try:
         yield
     finally:
-        record_stop()
+        with contextlib.suppress(Invalid):  # It may have ended within its block.
+            record_stop()
 
 
 def snapshot(path: str | os.PathLike[str]) -> None:

@@ -71,7 +71,20 @@ class Reservation:
     def grow(self, nbytes: Size, timeout: float | None = 0) -> None:
         """Makes the reservation larger, or waits its turn until it can be."""
         more, wait = _values.size(nbytes), milliseconds(timeout)
-        _waited(wait, lambda token: C.gpumem_reservation_grow(self.handle, more, wait, token))
+        granted = False
+
+        def call(token):
+            nonlocal granted
+            status = C.gpumem_reservation_grow(self.handle, more, wait, token)
+            granted = status == 0
+            return status
+
+        try:
+            _waited(wait, call)
+        except BaseException:
+            if granted:  # When Ctrl-C came.
+                C.gpumem_reservation_shrink(self.handle, more)
+            raise
         self.nbytes = self._structure().promised
 
     def shrink(self, nbytes: Size) -> None:

@@ -129,7 +129,10 @@ def trim(keep: Size = 0, device: int | None = None) -> None:
 
 
 def set_limit(nbytes: Size, device: int | None = None) -> None:
-    """Sets the most bytes that gpumem may map on a device; 0 means all that the device has."""
+    """Sets the most bytes that gpumem may map on a device; 0 means all that the device has. Free
+    memory beyond that goes back to the device, and live memory stays. What `reserve` can promise has
+    a limit of its own: `GPUMEM_LIMIT`, or a higher one that was set here before the first
+    reservation."""
     ok(C.gpumem_device_limit_set(_device(device), _values.size(nbytes)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import numbers
 
 from . import _values
 from ._errors import ok
@@ -79,7 +80,7 @@ class Stream:
 
 def life(stream):
     """What keeps a stream from being destroyed; None for the default stream and for numbers."""
-    return stream._life if isinstance(stream, Stream) else None if isinstance(stream, int) else stream
+    return stream._life if isinstance(stream, Stream) else None if isinstance(stream, numbers.Integral) else stream
 
 
 def synchronize(stream: StreamLike = None, *, device: int = False) -> None:

@@ -1,6 +1,7 @@
 """Converts arguments: sizes, streams, tags, addresses."""
 
 import hashlib
+import numbers
 import operator
 import re
 
@@ -8,16 +9,18 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def size(value, what="size"):
-    """Bytes, from a number or a text such as "4GiB" or "512M" (powers of 1024)."""
+    """Bytes, from a number or a text such as "4GiB" or "512M" (powers of 1024): what gpumem's
+    settings accept, and fractions."""
     if isinstance(value, str):
-        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", value)
+        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", value, re.IGNORECASE)
         if not m:
             raise ValueError(f"{what} {value!r} is no size; write bytes, or a number with K, M, G, T or KiB, MiB, GiB, TiB "
                              "(powers of 1024)")
-        bytes_ = float(m[1]) * UNITS[m[2] or ""]
+        unit = UNITS[(m[2] or "").upper()]
+        bytes_ = float(m[1]) * unit
         if bytes_ != int(bytes_):
             raise ValueError(f"{what} {value!r} is no whole number of bytes")
-        value = int(bytes_) if "." in m[1] else int(m[1]) * UNITS[m[2] or ""]
+        value = int(bytes_) if "." in m[1] else int(m[1]) * unit
     return number(value, what)
 
 
@@ -71,7 +74,7 @@ def stream(value):
     PyTorch, CuPy, Numba or Warp, or any object with `__cuda_stream__`."""
     if value is None:
         return None
-    if isinstance(value, int):
+    if isinstance(value, numbers.Integral):
         return number(value, "stream")
     protocol = getattr(value, "__cuda_stream__", None)
     if protocol is not None:
@@ -107,7 +110,7 @@ def address(value):
 
 def place(value):
     """Like `address`, but accepts a buffer that is gone."""
-    if isinstance(value, int):
+    if isinstance(value, numbers.Integral):
         return number(value, "address")
     if value is None:
         return 0

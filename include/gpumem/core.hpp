@@ -22,7 +22,8 @@
 
 // Stream 0 is another stream in a file that is compiled with the per-thread default stream, so what
 // depends on it has another name there: files of both kinds in one program never share such code,
-// and handing an object of one kind to the other does not link.
+// and a function that takes an object does not link with a file of the other kind. One that only
+// returns an object does, wrongly: a function's name in the program says what it takes.
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)
 #define GPUMEM_NAMESPACE_BEGIN                                                                     \
     namespace gpumem {                                                                             \

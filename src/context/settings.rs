@@ -182,8 +182,8 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_TRIM_INTERVAL", None),
         &["trim_interval_ms"],
         (
-            "seconds, or `500ms`, 0",
-            "seconds such as 10, milliseconds such as 500ms, or 0 for no background trim",
+            "whole seconds, or `500ms`, 0",
+            "whole seconds such as 10, milliseconds such as 500ms, or 0 for no background trim",
             "never",
         ),
         "a thread gives back, at this interval, free memory that has gone unused for as long, and keeps \
@@ -202,7 +202,7 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_ARENA_DEBUG", None),
         &["arena_debug"],
         (
-            "`off`, or some of `check`, `abort`, `poison`, `unmap`",
+            "`off`, or some of `check`, `abort`, `poison`, `unmap` with commas between",
             "off, or some of check (or 1), abort, poison and unmap with commas between, but not both poison and unmap",
             "",
         ),
@@ -328,7 +328,7 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         ("GPUMEM_SNAPSHOT_ON", None),
         &["snapshot_on"],
-        ("`off`, or some of `oom`, `exit`", "off, or oom, exit, or oom,exit", ""),
+        ("`off`, `oom`, `exit` or `oom,exit`", "off, or oom, exit, or oom,exit", ""),
         "writes a snapshot of all memory when a request first fails for lack of memory, when the process ends, or both; \
          `.exit` is put into the second one's name; `oom` keeps the last events, so each malloc and free takes some tens of \
          nanoseconds longer; `GPUMEM_SNAPSHOT_EVENTS=0` avoids that",

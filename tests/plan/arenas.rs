@@ -99,6 +99,22 @@ fn a_division_is_found_where_there_is_one() {
     assert!(found > 50 && none > 50, "{found} {none}");
 }
 
+/// An arena that cannot reach its bound leaves steps to those after it, of which one needs them.
+#[test]
+fn each_arena_has_its_share_of_the_steps() {
+    let mut rng = Rng::new(7);
+    let (one, bound_to) = (csv("A"), |arena: u32| move |b: &Buffer| Buffer { arena: Some(arena), ..b.clone() });
+    // Padding keeps these above their bound.
+    let aligned = one.buffers().iter().map(bound_to(0)).map(|b| Buffer { alignment: 64 << rng.below(7), ..b });
+    let needing = one.buffers().iter().map(bound_to(1));
+    let mut problem = with_arenas(&[2 * MIB, MIB], aligned.chain(needing));
+    // With an arena that takes anything, no other division is looked for.
+    problem.add_arena(Arena::default());
+    let layout = solved(&problem);
+    assert!(fits(&layout), "{}: {:?}", layout.status.name(), layout.arenas);
+    assert!(layout.arenas[0].size > layout.arenas[0].lower_bound);
+}
+
 /// With a time limit, an arena that cannot reach its bound leaves time to those after it.
 #[test]
 fn each_arena_has_its_share_of_the_time() {

@@ -547,6 +547,50 @@ fn f_fits_a_mib() {
     within_a_mib("F");
 }
 
+/// A capacity that greedy layouts meet changes nothing: the search goes on as it does without one.
+#[test]
+fn a_capacity_does_not_end_the_search() {
+    for name in ["A", "B", "C", "D", "E", "F"] {
+        let problem = csv(name);
+        let layout = laid_out(name, &with_capacity(&problem, 2 * MIB));
+        assert_eq!(layout.slots, laid_out(name, &problem).slots, "{name}: {} bytes", layout.size);
+    }
+    for seed in 0..20 {
+        let problem = any_problem(seed, 60);
+        let layout = laid_out(seed, &with_capacity(&problem, 1 << 62));
+        assert_eq!(layout.slots, laid_out(seed, &problem).slots, "seed {seed}: {} bytes", layout.size);
+    }
+}
+
+/// Buffers that fit `within` bytes only after a search, and whose bound no search reaches: at their
+/// fullest step, what lies below the fixed byte would have to fill its place exactly. They are live
+/// at steps below 140.
+fn out_of_reach(within: u64) -> Vec<Buffer> {
+    // The search makes 1,275,870 bytes of them, greedy orders 1,338,597.
+    let scaled = |bytes: u64| (bytes * within / 1_315_000).max(1);
+    let mut rng = Rng::new(8);
+    let movable = (0..120).map(|_| {
+        let lower = rng.below(100);
+        Buffer::new(scaled(rng.between(1, 100_000)), lower, lower + rng.between(1, 30))
+    });
+    let fixed = Buffer { place: Place::Fixed(scaled(250_001)), ..Buffer::new(1, 0, 140) };
+    movable.chain([fixed]).collect()
+}
+
+/// A part that cannot reach its bound leaves steps to another, which needs them to be within the
+/// capacity.
+#[test]
+fn every_part_is_brought_within_the_capacity_first() {
+    let mut problem = Problem::new();
+    problem.set_capacity(Some(MIB));
+    out_of_reach(MIB).into_iter().for_each(|b| _ = problem.add(b).unwrap());
+    // Greedy orders need more than the capacity, and less than for the others.
+    for b in csv("A").buffers() {
+        problem.add(Buffer::new(b.size * 887 / 1_000, b.lower + 1_000, b.upper + 1_000)).unwrap();
+    }
+    laid_out("two parts", &problem);
+}
+
 #[test]
 fn a_cut_rectangle_is_put_together_again() {
     for seed in 0..4 {

@@ -58,10 +58,19 @@ impl Placed {
 /// How to lay an arena out.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
+    /// A size to be within before anything smaller is looked for.
+    pub(super) capacity: Option<u64>,
     /// A size that is small enough; 0 asks for the smallest.
     pub(super) goal: u64,
     pub(super) effort: Effort,
     pub(super) threads: u32,
+}
+
+impl Task {
+    /// The sizes to be within, one after the other.
+    pub(super) fn goals(self) -> impl Iterator<Item = u64> {
+        self.capacity.filter(|&capacity| capacity > self.goal).into_iter().chain([self.goal])
+    }
 }
 
 impl<'p> Arena<'p> {

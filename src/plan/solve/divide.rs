@@ -131,7 +131,7 @@ fn lay_out(
     // Preferred offsets wait until the arena's buffers are known.
     arena.preferred.clear();
     let mut greedy = budget.without_count();
-    let how = arena::Task { goal: capacity, effort: Effort::Fast, threads: 1 };
+    let how = arena::Task { capacity: None, goal: capacity, effort: Effort::Fast, threads: 1 };
     let placed = arena.lay_out(how, &mut greedy);
     if greedy.interrupted() {
         budget.join(0, true);

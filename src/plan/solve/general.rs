@@ -59,8 +59,8 @@ pub(super) fn improve(arena: &Arena<'_>, task: Task, placed: &mut Placed, budget
         budget.join(0, true);
         return;
     }
-    let goal = task.goal.max(arena.bound).max(arena.obstructed);
-    if task.effort != Effort::Fast {
+    for goal in task.goals().filter(|_| task.effort != Effort::Fast) {
+        let goal = goal.max(arena.bound).max(arena.obstructed);
         reorder(arena, goal, (own, &best_order), placed, &mut fit, budget);
     }
 }

@@ -138,7 +138,7 @@ impl Arena<'_> {
             push(&mut held, shape);
         }
         held.bound = self.bound;
-        let found = held.lay_out_freely(Task { goal: size, ..task }, budget);
+        let found = held.lay_out_freely(Task { capacity: None, goal: size, ..task }, budget);
         (found.size <= size).then(|| {
             let mut offsets = vec![0; self.movable()];
             for (&shape, &at) in moved.iter().zip(&found.offsets) {

@@ -144,11 +144,12 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     let mut optimal = true;
     let (mut too_large, mut impossible) = (false, false);
     let mut placements = Vec::new();
-    let count = homes.len() as u32;
+    let mut waiting = homes.iter().filter(|(ids, _)| !ids.is_empty()).count() as u32;
     for ((index, (ids, found)), reserved) in (0u32..).zip(homes).zip(reserved) {
-        // Each arena has its share of the time that is left. Steps are for those that need them:
-        // the greedy orders, which all run, have steps of their own.
-        let mut share = budget.part(if budget.is_timed() { count - index } else { 1 });
+        // Each arena that holds something has its share of the effort that is left: one whose
+        // bound is out of reach would take all of it.
+        let mut share = budget.part(waiting.max(1));
+        waiting -= u32::from(!ids.is_empty());
         let capacity = arenas[index as usize].capacity;
         let mut arena = only.take().unwrap_or_else(|| Arena::new(problem, reserved, ids));
         let before = |slots: &Vec<Option<Slot>>| {
@@ -156,7 +157,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
             movable.map(|&i| slots[i as usize].map_or(0, |s| s.offset)).collect()
         };
         arena.earlier = earlier.map(before);
-        let task = Task { goal: capacity.unwrap_or(0), effort: options.effort, threads: options.threads };
+        let task = Task { capacity, goal: 0, effort: options.effort, threads: options.threads };
         let mut placed = arena.lay_out(task, &mut share);
         budget.join_part(&share);
         layout.interrupted |= share.interrupted();

@@ -61,7 +61,6 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
     let whole = Whole::new(arena, least, &mut || arena.is_late(budget));
     let split = whole.and_then(|whole| Some((whole.split(arena.sections, &mut || arena.is_late(budget))?, whole)));
     let Some((groups, mut whole)) = split.filter(|_| !arena.is_late(budget)) else { return arena.none() };
-    let goal = task.goal.max(arena.bound) / whole.grain;
     let mut first = budget.after(FIRST_STEPS);
     let obstacles = whole.obstacles_of(&groups);
     let only = groups.len() == 1;
@@ -97,14 +96,14 @@ fn lay_out_aligned(arena: &Arena<'_>, least: u64, task: Task, budget: &mut Budge
     if parts.iter().any(|(_, _, best)| best.size == u64::MAX) {
         return arena.none();
     }
-    // The largest part determines the size; once it is small enough, the next largest does.
-    parts.sort_by_key(|(ids, _, best)| (std::cmp::Reverse(best.size), ids.first().copied()));
-    let mut small_enough = goal;
-    for (_, instance, best) in &mut parts {
-        if task.effort != Effort::Fast {
+    for goal in task.goals().filter(|_| task.effort != Effort::Fast) {
+        // The largest part determines the size; once it is small enough, the next largest does.
+        parts.sort_by_key(|(ids, _, best)| (std::cmp::Reverse(best.size), ids.first().copied()));
+        let mut small_enough = goal.max(arena.bound) / whole.grain;
+        for (_, instance, best) in &mut parts {
             part::improve(instance, small_enough, best, task.threads, budget);
+            small_enough = small_enough.max(best.size);
         }
-        small_enough = small_enough.max(best.size);
     }
     let mut offsets = vec![0; arena.movable()];
     // Rounded sizes may hide a layout that is smaller by less than a step, so only a bound in bytes

@@ -102,7 +102,7 @@ fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget:
         // Preferred offsets wait until the arena's buffers are known.
         arena.preferred.clear();
         let capacity = of_arena.capacity.unwrap_or(u64::MAX);
-        let how = arena::Task { goal: capacity, effort: options.effort, threads: options.threads };
+        let how = arena::Task { capacity: None, goal: capacity, effort: options.effort, threads: options.threads };
         let mut share = budget.part(4);
         let placed = arena.lay_out(how, &mut share);
         budget.join_part(&share);

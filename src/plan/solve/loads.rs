@@ -17,6 +17,12 @@ impl Loads {
         Loads { leaves: leaves as u32, added: vec![0; 2 * leaves], most: vec![0; 2 * leaves] }
     }
 
+    /// Takes everything away.
+    pub(super) fn clear(&mut self) {
+        self.added.fill(0);
+        self.most.fill(0);
+    }
+
     /// Adds `bytes` to the sections `[from, to)`. Sums saturate.
     pub(super) fn add(&mut self, from: u32, to: u32, bytes: u64) {
         self.add_below(1, 0, self.leaves, (from, to), bytes);
@@ -67,6 +73,8 @@ mod tests {
         let rng = &mut Rng::with_seed(5);
         for sections in [1, 2, 7, 64, 100] {
             let mut loads = Loads::new(sections as usize);
+            loads.add(0, sections as u32, 9);
+            loads.clear();
             let mut plain = vec![0u64; sections as usize];
             for _ in 0..500 {
                 let from = rng.u64(..sections);

@@ -18,6 +18,8 @@ use std::cmp::Reverse;
 
 /// Number of divisions to try.
 const ROUNDS: u64 = 8;
+/// Most arenas times sections to deal out over: each takes up to 64 bytes.
+const MOST_CELLS: usize = 1 << 22;
 
 /// A division of all buffers with a layout of each arena within its capacity, if one is found.
 /// `assigned` gives the arenas of bound and fixed buffers.
@@ -27,11 +29,12 @@ pub(super) fn search(
     options: &SolveOptions<'_>,
     budget: &mut Budget<'_>,
 ) -> Option<Assigned> {
-    for round in 0..ROUNDS {
+    let many = task.sections.saturating_mul(task.problem.arenas().len()) > MOST_CELLS;
+    for round in 0..if many { 0 } else { ROUNDS } {
         if budget.spent() {
             return None;
         }
-        let Some(homes) = deal_out(task, assigned, round) else { continue };
+        let Some(homes) = deal_out(task, assigned, round, budget) else { continue };
         if let Some(found) = lay_out(task, homes, options, budget) {
             return Some(found);
         }
@@ -42,8 +45,9 @@ pub(super) fn search(
     found
 }
 
-/// An arena for each buffer, such that sums are within all capacities.
-fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>> {
+/// An arena for each buffer, such that sums are within all capacities; `None` if there is none for
+/// some buffer, or time is over.
+fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64, budget: &mut Budget<'_>) -> Option<Vec<u32>> {
     let arenas = task.problem.arenas();
     let mut loads: Vec<Loads> = arenas.iter().map(|_| Loads::new(task.sections)).collect();
     let size = |shape: u32| task.shapes.shapes[shape as usize].size;
@@ -74,6 +78,10 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
     order.sort_by(|&a, &b| is_free(a).cmp(&is_free(b)).then(key(b).total_cmp(&key(a))).then(a.cmp(&b)));
     let mut homes = assigned.homes.clone();
     for k in order {
+        // It looks at every arena, of which there may be thousands.
+        if budget.is_late() {
+            return None;
+        }
         let room = |a: usize| {
             let live = ranges(k).map(|(from, to)| loads[a].most(from, to)).max().unwrap_or(0);
             arenas[a].capacity.unwrap_or(u64::MAX).checked_sub(live.saturating_add(size(k)))
@@ -92,10 +100,14 @@ fn deal_out(task: &Task<'_>, assigned: &Assigned, round: u64) -> Option<Vec<u32>
     Some(homes)
 }
 
-/// Lays every arena out. Returns all movable offsets if each arena is within its capacity.
+/// Lays every arena out. Returns all movable offsets if each arena is within its capacity, and time
+/// is not over before.
 fn lay_out(task: &Task<'_>, homes: Vec<u32>, options: &SolveOptions<'_>, budget: &mut Budget<'_>) -> Option<Assigned> {
     let mut found = Assigned { offsets: vec![None; homes.len()], homes };
     for (index, of_arena) in (0u32..).zip(task.problem.arenas()) {
+        if budget.is_late() {
+            return None;
+        }
         let mine = || (0..found.homes.len() as u32).filter(|&k| found.homes[k as usize] == index);
         let ids: Vec<u32> = mine().map(|k| task.ids[k as usize]).collect();
         let mut arena = Arena::new(task.problem, task.reserved[index as usize].clone(), ids);

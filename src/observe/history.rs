@@ -4,7 +4,7 @@
 
 use super::event::Kind;
 use super::recording::Recording;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The end time of an allocation that did not end.
 pub const NEVER: u64 = u64::MAX;
@@ -75,11 +75,13 @@ pub struct History {
 impl History {
     /// Follows a recording.
     pub fn of(recording: &Recording) -> History {
-        let mut h = Follower::default();
-        for happened in &recording.events {
-            h.follow(happened.event, happened.thread);
+        let first = Follower::through(recording, HashSet::new());
+        // What was lost may be the free of what existed long before.
+        match first.listed_late.is_empty() || recording.lost > 0 {
+            true => first.history,
+            // Once more without them, as they counted from the begin on.
+            false => Follower::through(recording, first.listed_late).history,
         }
-        h.history
     }
 
     /// The indices of the allocations live at `time`.
@@ -96,17 +98,31 @@ struct Follower {
     live: HashMap<u64, u32>,
     /// The addresses of the allocations in each arena.
     arenas: HashMap<u32, BTreeSet<u64>>,
+    /// The addresses at which a malloc met what existed. A free carries an earlier time than the
+    /// malloc that has its address next, so this malloc's allocation is what was listed.
+    listed_late: HashSet<u64>,
 }
 
 impl Follower {
+    /// Follows a recording, without what existed at the addresses `listed_late`.
+    fn through(recording: &Recording, listed_late: HashSet<u64>) -> Follower {
+        let mut follower = Follower { listed_late, ..Follower::default() };
+        for happened in &recording.events {
+            follower.follow(happened.event, happened.thread);
+        }
+        follower
+    }
+
     fn follow(&mut self, e: super::Event, thread: u32) {
         self.history.end = self.history.end.max(e.time);
         match e.kind {
-            // An allocation seen twice as the recording began is known already.
-            Kind::Existing if self.live.contains_key(&e.address) => {}
+            // An allocation listed twice is known already, and one listed late by its malloc.
+            Kind::Existing if self.live.contains_key(&e.address) || self.listed_late.contains(&e.address) => {}
             Kind::Malloc | Kind::Existing => {
-                // The free of what was here before is lost.
-                self.end(e.address, e.time, Some(e.stream), thread);
+                // The free of what was here before is lost, or it was listed late.
+                if self.end(e.address, e.time, Some(e.stream), thread) && self.last_existed() {
+                    self.listed_late.insert(e.address);
+                }
                 self.begin(
                     Life {
                         address: e.address,
@@ -195,6 +211,12 @@ impl Follower {
         true
     }
 
+    /// Whether the allocation that ended last was live before the recording.
+    fn last_existed(&self) -> bool {
+        let last = self.history.changes.last().and_then(|c| self.history.lives.get(c.life as usize));
+        last.is_some_and(|life| life.existed)
+    }
+
     fn enter_arena(&mut self, address: u64, arena: u32) {
         let life = self.live.get(&address).and_then(|i| self.history.lives.get_mut(*i as usize));
         let Some(life) = life else { return };
@@ -273,9 +295,18 @@ mod tests {
 
     #[test]
     fn what_was_there_before_counts_once() {
-        let existing = |a| Event { address: a, bytes: 8, ..Event::new(Kind::Existing, 0) };
-        let h = history(&[existing(10), existing(20), existing(10), free(3, 10), malloc(4, 20, 9)]);
-        assert_eq!((h.lives.len(), h.live, h.peak), (3, 9, 16));
-        assert!(h.lives[0].existed && !h.lives[2].existed);
+        let existing = |a, bytes| Event { address: a, bytes, ..Event::new(Kind::Existing, 0) };
+        let lives = |h: &History| h.lives.iter().map(|l| (l.address, l.bytes, l.from, l.existed)).collect::<Vec<_>>();
+        // Listed twice, and freed.
+        let h = history(&[existing(10, 8), existing(20, 8), existing(10, 8), free(3, 10), malloc(4, 10, 9)]);
+        assert_eq!(lives(&h), [(10, 8, 0, true), (20, 8, 0, true), (10, 9, 4, false)]);
+        assert_eq!((h.live, h.peak, h.unknown_frees), (17, 17, 0));
+        // Made before its heap was listed; or in the place of another that was.
+        let h = history(&[existing(10, 8), existing(20, 8), malloc(3, 10, 8)]);
+        assert_eq!(lives(&h), [(20, 8, 0, true), (10, 8, 3, false)]);
+        assert_eq!((h.live, h.peak, h.peak_at), (16, 16, 3));
+        let h = history(&[existing(10, 8), malloc(3, 10, 90), free(4, 10), malloc(5, 10, 8)]);
+        assert_eq!(lives(&h), [(10, 90, 3, false), (10, 8, 5, false)]);
+        assert_eq!((h.live, h.peak, h.unknown_frees), (8, 90, 0));
     }
 }

@@ -75,6 +75,16 @@ impl Target {
     }
 }
 
+/// Refuses more than one result on standard output. `users` are what may write there, as on the
+/// command line, and whether it does. Returns whether one does.
+pub fn one_on_stdout<'a>(users: impl IntoIterator<Item = (&'a str, bool)>) -> Result<bool, String> {
+    let users: Vec<&str> = users.into_iter().filter_map(|(name, does)| does.then_some(name)).collect();
+    match users.len() {
+        0 | 1 => Ok(users.len() == 1),
+        _ => Err(format!("{} both write to standard output; give one of them a file", users.join(" and "))),
+    }
+}
+
 fn stream(path: &Path, gzip: bool, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     // A file that is open in this process goes on where it ends.
     put(OpenOptions::new().append(true).open(path)?, gzip, write)

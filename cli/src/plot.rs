@@ -7,7 +7,6 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
-use std::path::Path;
 
 /// Okabe and Ito's blue and vermilion, which everybody can tell apart.
 const COLOURS: [RGBColor; 2] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0)];
@@ -25,7 +24,7 @@ pub struct Sample {
 }
 
 /// Live and mapped bytes over the operations; `most_mapped` was mapped at once.
-pub fn memory(to: &Path, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {
+pub fn memory(to: &Target, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {
     write(to, 420, |area| draw_memory(area, title, samples, most_mapped))
 }
 
@@ -33,7 +32,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws and then writes, so that only writing can fail because of the file.
 fn write(
-    to: &Path,
+    to: &Target,
     height: u32,
     draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
@@ -46,7 +45,7 @@ fn write(
     // File names may contain characters that XML cannot represent.
     let kept = |c: char| c == '\n' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'));
     let svg = svg.replace(|c| !kept(c), "\u{fffd}");
-    Ok(Target::new(to)?.write(|out| out.write_all(svg.as_bytes()))?)
+    Ok(to.write(|out| out.write_all(svg.as_bytes()))?)
 }
 
 fn draw_memory(area: &Area<'_>, title: &str, samples: &[Sample], most_mapped: u64) -> Result<(), Box<dyn Error>> {
@@ -98,7 +97,7 @@ pub struct Bars {
 }
 
 /// Groups of bars, one below the other.
-pub fn bars(to: &Path, title: &str, groups: &[Bars]) -> Result<(), Box<dyn Error>> {
+pub fn bars(to: &Target, title: &str, groups: &[Bars]) -> Result<(), Box<dyn Error>> {
     let lines: usize = groups.iter().map(|g| g.bars.len() + 2).sum();
     write(to, (lines as u32 + 2) * LINE as u32, |area| draw_bars(area, title, groups))
 }

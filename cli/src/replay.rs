@@ -1,5 +1,6 @@
 //! `gpumem replay`: an allocation log through the allocator, timed and measured.
 
+use crate::output::{one_on_stdout, Target};
 use crate::plot::{self, Sample};
 use crate::report;
 use crate::session::{self, Place};
@@ -97,6 +98,8 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if let Some(svg) = &args.svg {
         source::spare(&args.file, svg)?;
     }
+    let svg = args.svg.as_deref().map(Target::new).transpose()?;
+    let taken = one_on_stdout([("--svg -", svg.as_ref().is_some_and(Target::is_stdout)), ("--json", args.json)])?;
     let trace = trace::read(&args.file)?;
     let ctx = session::open(session::config(args.place.backend)?)?;
     let device = session::device(ctx, args.place.device)?;
@@ -113,16 +116,17 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
         passes.push(replay.pass(&bar)?);
     }
     bar.finish_and_clear();
-    if let (Some(to), Some(curve)) = (&args.svg, &replay.curve) {
-        let name = args.file.file_name().unwrap_or_default().to_string_lossy();
-        let mapped = passes.iter().map(|p| p.peak_mapped).max().unwrap_or(0);
-        plot::memory(to, &format!("{name}, {} device", ctx.driver().backend()), &curve.samples, mapped)?;
-    }
+    let curve = replay.curve.take();
     let report = replay.report(args, passes);
     if args.json {
         report::json(&report)?;
     } else {
-        print(&report)?;
+        print(&report, taken)?;
+    }
+    if let (Some(to), Some(curve)) = (&svg, curve) {
+        let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+        let title = format!("{name}, {} device", report.backend);
+        plot::memory(to, &title, &curve.samples, report.peak_mapped_bytes)?;
     }
     Ok(report.failures == 0)
 }
@@ -380,8 +384,8 @@ fn describe(op: &Op, index: usize, e: &Error) -> String {
     }
 }
 
-/// The result as a table.
-fn print(r: &Report) -> io::Result<()> {
+/// The result as a table, on stderr when stdout is `taken`.
+fn print(r: &Report, taken: bool) -> io::Result<()> {
     let mut t = report::Table::default();
     t.row("log", &r.file);
     t.row("device", format!("{} ({})", r.device, r.backend));
@@ -416,7 +420,7 @@ fn print(r: &Report) -> io::Result<()> {
             ),
         );
     }
-    t.print(&mut io::stdout().lock())
+    t.print_beside(taken)
 }
 
 fn passes_text(r: &Report) -> String {

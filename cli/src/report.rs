@@ -49,6 +49,11 @@ impl Table {
         self.row(text, "");
     }
 
+    /// Prints the lines to stdout, or to stderr where stdout is `taken` by another result.
+    pub fn print_beside(&self, taken: bool) -> io::Result<()> {
+        self.print(&mut beside(taken))
+    }
+
     /// Writes the lines.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let width = self.rows.iter().filter(|(_, v)| !v.is_empty()).map(|(l, _)| l.chars().count()).max().unwrap_or(0);
@@ -56,6 +61,14 @@ impl Table {
             writeln!(out, "{}", one_line(format!("{label:width$}  {value}").trim_end()))?;
         }
         Ok(())
+    }
+}
+
+/// Where text for people goes: stdout, or stderr where stdout is `taken` by another result.
+pub fn beside(taken: bool) -> Box<dyn Write> {
+    match taken {
+        true => Box::new(io::stderr().lock()),
+        false => Box::new(io::stdout().lock()),
     }
 }
 

@@ -20,6 +20,7 @@ mod threads;
 mod traces;
 mod workbench;
 
+use crate::output;
 use crate::session::{Backend, Place};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -100,6 +101,11 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     if let Some(svg) = &args.svg {
         files.iter().try_for_each(|file| crate::source::spare(file, svg))?;
     }
+    let svg = args.svg.as_deref().map(output::Target::new).transpose()?;
+    let taken = output::one_on_stdout([
+        ("--svg -", svg.as_ref().is_some_and(output::Target::is_stdout)),
+        ("--json", args.json),
+    ])?;
     let report = match *workloads.as_slice() {
         [only] => match here(args, only, files)? {
             Ok(report) => report,
@@ -113,9 +119,9 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     if args.json {
         crate::report::json(&report)?;
     } else {
-        table::print(&report)?;
+        table::print(&report, &mut crate::report::beside(taken))?;
     }
-    if let Some(to) = &args.svg {
+    if let Some(to) = &svg {
         table::plot(&report, to)?;
     }
     Ok(report.failed.is_empty() && !report.measurements.iter().any(Measurement::has_failures))

@@ -1,16 +1,15 @@
 //! The results for people: an aligned table per workload, units in the headings.
 
 use super::report::{Calls, Measurement, Metric, Report};
+use crate::output::Target;
 use crate::plot::{self, Bars};
 use gpumem::base::size;
 use indicatif::HumanCount;
 use std::error::Error;
 use std::io::{self, Write};
-use std::path::Path;
 
 /// Prints the whole result.
-pub fn print(r: &Report) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+pub fn print(r: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "gpumem {}, device {}: {}, {} ({})", r.version, r.device, r.device_name, human(r), r.backend)?;
     writeln!(
         out,
@@ -42,7 +41,7 @@ pub fn print(r: &Report) -> io::Result<()> {
 }
 
 /// Bars of the first figure of each case.
-pub fn plot(r: &Report, to: &Path) -> Result<(), Box<dyn Error>> {
+pub fn plot(r: &Report, to: &Target) -> Result<(), Box<dyn Error>> {
     let group = |group: &[Measurement]| {
         let first = group.first()?;
         let row = |m: &Measurement| m.metrics.first().map(|f| (m.case.clone(), f.value, value(f)));

@@ -7,7 +7,7 @@ mod peak;
 mod row;
 mod summary;
 
-use crate::output::Target;
+use crate::output::{one_on_stdout, Target};
 use crate::report;
 use gpumem::base::size;
 use gpumem::plan::{self, ArenaUse, Buffer, Effort, Layout, LayoutStatus, Problem, SolveOptions};
@@ -82,7 +82,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let out = args.out.as_deref().map(Target::new).transpose()?;
     let svg = args.svg.as_deref().map(Target::new).transpose()?;
-    one_on_stdout(args, [&out, &svg])?;
+    let is_stdout = |target: &Option<Target>| target.as_ref().is_some_and(Target::is_stdout);
+    let taken = one_on_stdout([
+        ("--out -", is_stdout(&out)),
+        ("--svg -", is_stdout(&svg)),
+        ("--json", args.json),
+        ("--report", args.report),
+    ])?;
+    apart(args, [&out, &svg])?;
     let mut input = Input::read(&args.file)?;
     input.places_apart()?;
     for arena in 0..input.problem.arenas().len() as u32 {
@@ -103,7 +110,6 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     } else if args.json {
         crate::report::json(&summary)?;
     } else {
-        let taken = [&out, &svg].into_iter().flatten().any(Target::is_stdout);
         summary.print(taken)?;
     }
     if let Some(why) = &summary.reason {
@@ -115,15 +121,8 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(fits)
 }
 
-/// Refuses two results on standard output, both in one file, or a picture in place of the input.
-fn one_on_stdout(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), String> {
-    let named = ["--out -", "--svg -"].into_iter().zip(targets);
-    let mut users: Vec<&str> =
-        named.filter(|(_, t)| t.as_ref().is_some_and(Target::is_stdout)).map(|(name, _)| name).collect();
-    users.extend(args.json.then_some("--json").into_iter().chain(args.report.then_some("--report")));
-    if users.len() > 1 {
-        return Err(format!("{} both write to standard output; give one of them a file", users.join(" and ")));
-    }
+/// Refuses two results in one file, or a picture in place of the input.
+fn apart(args: &Args, targets: [&Option<Target>; 2]) -> Result<(), String> {
     let stdin = args.file.as_os_str() == "-";
     match targets {
         [Some(Target::File { path: out, .. }), Some(Target::File { path: svg, .. })] if same_file(out, svg) => {

@@ -170,11 +170,7 @@ impl Report {
         if !self.ignored_columns.is_empty() {
             t.row("not understood", format!("columns {}", self.ignored_columns.join(", ")));
         }
-        if taken {
-            t.print(&mut io::stderr().lock())
-        } else {
-            t.print(&mut io::stdout().lock())
-        }
+        t.print_beside(taken)
     }
 }
 

@@ -52,11 +52,11 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if let Some(out) = out {
         source::spare(file, out)?;
     }
+    let target = out.as_deref().map_or(Ok(Target::STDOUT), Target::new)?;
     let recording = read(file, &source::read(file)?)?;
     // Text on a terminal is progress enough.
     let _busy = out.is_some().then(|| report::busy("converting"));
     let history = History::of(&recording);
-    let target = out.as_deref().map_or(Ok(Target::STDOUT), Target::new)?;
     target.write(|mut sink| match to {
         Format::RmmCsv => rmm_csv::write(&history, &mut sink),
         Format::Perfetto => perfetto::write(&recording, &history, &mut sink),

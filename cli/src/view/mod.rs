@@ -65,9 +65,16 @@ pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
-    if let Some(out) = &args.out {
-        source::spare(&args.file, out)?;
-    }
+    let out = args.out.clone().unwrap_or_else(|| {
+        let mut out = args.file.clone().into_os_string();
+        out.push(".html");
+        out.into()
+    });
+    let target = args.port.is_none().then(|| {
+        source::spare(&args.file, &out)?;
+        Target::new(&out)
+    });
+    let target = target.transpose()?;
     let name = args.file.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let seen = read(&args.file)?;
     let busy = report::busy("making the page");
@@ -77,17 +84,14 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     };
     let html = page::html(&name, &data)?;
     drop(busy);
-    match args.port {
-        Some(port) => serve::run(port, html)?,
-        None => {
-            let out = args.out.clone().unwrap_or_else(|| {
-                let mut out = args.file.clone().into_os_string();
-                out.push(".html");
-                out.into()
-            });
-            Target::new(&out)?.write(|to| to.write_all(html.as_bytes()))?;
+    if let Some(target) = target {
+        target.write(|to| to.write_all(html.as_bytes()))?;
+        if !target.is_stdout() {
             report::line(out.display())?;
         }
+    }
+    if let Some(port) = args.port {
+        serve::run(port, html)?;
     }
     Ok(true)
 }

@@ -207,3 +207,12 @@ fn the_bars_are_the_first_figure_of_each_case() {
     assert_eq!(text.matches("<rect").count(), cases.len() + 1, "{text}");
     assert!(text.contains("hot: ") && text.contains("</svg>"), "{text}");
 }
+
+#[test]
+fn bars_on_stdout_are_alone_there() {
+    refused(&run(&mut bench(&["hot", "--svg", "-"])), &["--svg - and --json both write to standard output"]);
+    let out = run(gpumem().args(["bench", "--backend", "host", "hot", "--ops", "100", "--svg", "-"]));
+    let bars = stdout(&out);
+    assert!(bars.starts_with("<svg ") && bars.trim_end().ends_with("</svg>"), "{bars}");
+    assert!(stderr(&out).contains("driver calls"), "the table is beside the bars: {}", stderr(&out));
+}

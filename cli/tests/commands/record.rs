@@ -112,6 +112,28 @@ fn no_result_takes_the_place_of_what_it_is_made_of() {
     }
 }
 
+/// Whether a result can be written is found before its input is looked at.
+#[test]
+fn a_place_for_the_result_comes_first() {
+    for words in [
+        "replay /no/such/input --svg /no/such/folder/result",
+        "bench --svg /no/such/folder/result replay /no/such/input",
+        "record convert --to perfetto /no/such/input --out /no/such/folder/result",
+        "view /no/such/input --out /no/such/folder/result",
+    ] {
+        refused(&run(gpumem().args(words.split(' '))), &["/no/such/folder/result: cannot write"]);
+    }
+}
+
+/// A page on stdout is alone there.
+#[test]
+fn a_page_on_stdout_has_no_name_behind_it() {
+    let dir = tempdir().unwrap();
+    let snapshot = file(&dir, "a.json", br#"{"gpumem_snapshot": 1, "report": ["No room."]}"#);
+    let out = run(gpumem().args(["view", "--out", "-"]).arg(&snapshot));
+    assert!(out.status.success() && stdout(&out).trim_end().ends_with("</html>"), "{}", stderr(&out));
+}
+
 #[test]
 fn recordings_from_pipes_and_in_gzip() {
     let dir = tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{file, gpumem, gzip, json, replay, run, stderr, stdout, HEADER};
+use crate::common::{file, gpumem, gzip, json, refused, replay, run, stderr, stdout, HEADER};
 use tempfile::tempdir;
 
 const MIB: u64 = 1 << 20;
@@ -160,6 +160,19 @@ fn the_plot_has_the_peaks_of_the_report() {
     json(&replay(&["--svg", svg.to_str().unwrap()], &odd));
     let text = std::fs::read_to_string(&svg).unwrap();
     assert!(text.contains("a&lt;\u{fffd}&amp;\u{fffd}.csv") && !text.contains(['\u{1}', '\u{fffe}']), "{text}");
-    let out = replay(&["--svg", "/no/such/folder/plot.svg"], &path);
-    assert!(out.status.code() == Some(2) && stderr(&out).contains("/no/such/folder/plot.svg"), "{}", stderr(&out));
+    // What the replay has measured is not lost with the plot.
+    let out = replay(&["--svg", "/dev/full"], &path);
+    assert!(out.status.code() == Some(2) && stderr(&out).contains("/dev/full: cannot write"), "{}", stderr(&out));
+    assert_eq!(json(&out)["ops"], 15);
+}
+
+#[test]
+fn a_plot_on_stdout_is_alone_there() {
+    let dir = tempdir().unwrap();
+    let path = file(&dir, "log.csv", small_log(4, MIB).as_bytes());
+    refused(&replay(&["--svg", "-"], &path), &["--svg - and --json both write to standard output"]);
+    let out = run(gpumem().args(["replay", "--backend", "host", "--svg", "-"]).arg(&path));
+    let plot = stdout(&out);
+    assert!(plot.starts_with("<svg ") && plot.trim_end().ends_with("</svg>"), "{plot}");
+    assert!(stderr(&out).contains("peak mapped"), "the table is beside the plot: {}", stderr(&out));
 }

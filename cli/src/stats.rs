@@ -99,7 +99,13 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
         t.row("command", words.join(" "));
     }
     t.row("time", format!("{:.3} s", n("nanoseconds") as f64 / 1e9));
-    t.row("events", format!("{}, {} lost", count("events"), count("lost")));
+    // A recording that was not ended has not said all that it lost.
+    let lost = match (recording.complete, recording.lost) {
+        (true, _) => format!("{} lost", count("lost")),
+        (false, 0) => "not known how many lost".into(),
+        (false, _) => format!("at least {} lost", count("lost")),
+    };
+    t.row("events", format!("{}, {lost}", count("events")));
     t.row("allocations", format!("{}, {} frees, {} failures", count("allocations"), count("frees"), count("failures")));
     t.row("threads", count("threads"));
     t.row("peak live", format!("{}, after {:.3} s", report::bytes(n("peak_live_bytes")), n("peak_at_ns") as f64 / 1e9));

@@ -204,6 +204,7 @@ pub fn totals(recording: &Recording, history: &History) -> Value {
         "failures": history.failures,
         "unknown_frees": history.unknown_frees,
         "lost": recording.lost,
+        "complete": recording.complete,
         "peak_live_bytes": history.peak,
         "peak_at_ns": history.peak_at,
         "live_bytes": history.live,

@@ -134,6 +134,21 @@ fn a_page_on_stdout_has_no_name_behind_it() {
     assert!(out.status.success() && stdout(&out).trim_end().ends_with("</html>"), "{}", stderr(&out));
 }
 
+/// A file says what was lost only at its end.
+#[test]
+fn what_an_unfinished_recording_lost_is_not_known() {
+    let dir = tempdir().unwrap();
+    let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(3).as_bytes()), &[]);
+    let stats = |path: &Path| stdout(&run(gpumem().arg("stats").arg(path)));
+    assert!(stats(&recording).contains(", 0 lost\n"), "{}", stats(&recording));
+    let whole = std::fs::read(&recording).unwrap();
+    let cut = file(&dir, "cut.gmrec", &whole[..whole.len() - 20]);
+    assert!(stats(&cut).contains(", not known how many lost\n"), "{}", stats(&cut));
+    let totals = format::block(Holds::Totals, 0, 0, br#"{"lost": 3, "end": false}"#);
+    let lossy = file(&dir, "lossy.gmrec", &[format::head().to_vec(), totals].concat());
+    assert!(stats(&lossy).contains(", at least 3 lost\n"), "{}", stats(&lossy));
+}
+
 #[test]
 fn recordings_from_pipes_and_in_gzip() {
     let dir = tempdir().unwrap();

@@ -169,7 +169,7 @@ impl Input {
     }
 
     /// The line of a buffer, from 1.
-    fn line(&self, buffer: usize) -> u64 {
+    pub fn line(&self, buffer: usize) -> u64 {
         let mut records = self.records();
         for _ in 0..=buffer {
             records.next();

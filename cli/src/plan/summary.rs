@@ -3,6 +3,7 @@
 use super::input::Input;
 use super::peak::Peak;
 use crate::report::Table;
+use crate::source::quote;
 use gpumem::base::size;
 use gpumem::plan::{Layout, LayoutStatus, Place};
 use indicatif::HumanCount;
@@ -55,10 +56,10 @@ pub struct Report {
     pub reason: Option<String>,
 }
 
-/// One of several arenas, bytes; 0 without a layout.
+/// One of several arenas, bytes.
 #[derive(Debug, Serialize)]
 pub struct OfArena {
-    /// The end of its highest buffer.
+    /// The end of its highest buffer; 0 without a layout.
     pub size: u64,
     /// The least size that its buffers can take.
     pub lower_bound: u64,
@@ -96,33 +97,60 @@ impl Report {
             let used = layout.arenas.iter().map(|a| OfArena { size: a.size, lower_bound: a.lower_bound });
             report.arenas = used.collect();
         }
-        report.reason = report.why_not(layout.status);
+        report.reason = report.why_not(input, layout.status);
         report
     }
 
     /// Why there is no layout, and what to do.
-    fn why_not(&self, status: LayoutStatus) -> Option<String> {
+    fn why_not(&self, input: &Input, status: LayoutStatus) -> Option<String> {
         let each = if self.arenas.is_empty() { "" } else { " for each arena" };
         let capacity =
             self.capacity.map_or("no capacity".to_string(), |c| format!("the capacity of {}{each}", bytes(c)));
         let best =
             self.best_size.map_or(String::new(), |best| format!("; the smallest layout found has {}", bytes(best)));
+        let at_step = || {
+            let (step, buffers, needed) = (self.critical_step, self.critical_buffers, bytes(self.critical_bytes));
+            format!("nothing fits (at step {step}, {buffers} buffers need {needed})")
+        };
+        let below = |least: u64| self.capacity.is_some_and(|c| c < least);
+        let bound = bytes(self.lower_bound);
+        let arena = self.arenas.iter().position(|a| below(a.lower_bound));
         match status {
             LayoutStatus::Optimal | LayoutStatus::Feasible => None,
-            LayoutStatus::Infeasible if each.is_empty() && self.capacity.is_some_and(|c| c < self.lower_bound) => {
-                Some(format!(
-                    "{capacity} is below the lower bound of {}: nothing fits (at step {}, {} buffers need {})",
-                    bytes(self.lower_bound),
-                    self.critical_step,
-                    self.critical_buffers,
-                    bytes(self.critical_bytes)
-                ))
+            _ if each.is_empty() && below(self.critical_bytes) => {
+                Some(format!("{capacity} is below the lower bound of {bound}: {}", at_step()))
             }
-            LayoutStatus::Infeasible => Some(format!("no layout fits {capacity}: proved{best}")),
+            _ if self.fixed_above(input).is_some() => self.fixed_above(input),
+            LayoutStatus::Infeasible => Some(match (arena, self.capacity) {
+                (Some(i), _) => {
+                    let least = self.arenas.get(i).map_or(0, |a| a.lower_bound);
+                    format!("{capacity} is below what arena {i} needs for its buffers, {}: nothing fits", bytes(least))
+                }
+                (None, Some(c)) if c.saturating_mul(self.arenas.len().max(1) as u64) < self.lower_bound => {
+                    format!("{capacity} gives less in all than the lower bound of {bound}: {}", at_step())
+                }
+                _ => format!("no layout fits {capacity}: proved{best}"),
+            }),
             LayoutStatus::OutOfTime => Some(format!(
                 "no layout within {capacity} was found{best}; give more time with --time-limit, or more capacity"
             )),
         }
+    }
+
+    /// What is wrong if a buffer at a fixed offset ends above the capacity.
+    fn fixed_above(&self, input: &Input) -> Option<String> {
+        let (capacity, problem) = (self.capacity?, &input.problem);
+        let (i, buffer, at) = problem.buffers().iter().enumerate().find_map(|(i, b)| match b.place {
+            Place::Fixed(at) if b.occupies() && !problem.left_out().contains(b.kind) && at + b.extent() > capacity => {
+                Some((i, b, at))
+            }
+            _ => None,
+        })?;
+        let (name, line) = (quote(buffer.name.as_deref().unwrap_or_default().as_bytes()), input.line(i));
+        let (end, capacity) = (bytes(at + buffer.extent()), bytes(capacity));
+        Some(format!(
+            "the buffer {name} (line {line}) is fixed at offset {at} and ends at {end}, above the capacity of {capacity}"
+        ))
     }
 
     /// A table, on stderr when stdout is `taken` by something else.
@@ -142,8 +170,16 @@ impl Report {
             (None, Some(best)) => t.row("best size", format!("{}, too large", bytes(best))),
             (None, None) => {}
         }
-        for (i, arena) in self.arenas.iter().enumerate().take(MOST_LINES).filter(|_| self.arena_size.is_some()) {
-            t.row(format!("arena {i}"), bytes(arena.size));
+        if self.arena_size.is_some() {
+            // Those in use first.
+            let mut arenas: Vec<(usize, u64)> = self.arenas.iter().map(|a| a.size).enumerate().collect();
+            arenas.sort_by_key(|&(_, size)| size == 0);
+            let more = arenas.split_off(MOST_LINES.min(arenas.len()));
+            arenas.iter().for_each(|(i, size)| t.row(format!("arena {i}"), bytes(*size)));
+            if !more.is_empty() {
+                let size = bytes(more.iter().map(|(_, size)| size).sum());
+                t.row("more arenas", format!("{}, {size} in all", HumanCount(more.len() as u64)));
+            }
         }
         t.row("lower bound", bytes(self.lower_bound));
         if let Some(gap) = self.gap {

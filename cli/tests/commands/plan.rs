@@ -261,6 +261,47 @@ fn a_capacity_below_the_bound_is_refused_at_once() {
     assert_eq!(checked(&placed(&text(&dir, "out.csv"))), 160);
 }
 
+/// What rules every layout out is named.
+#[test]
+fn the_reason_names_what_does_not_fit() {
+    let dir = tempdir().unwrap();
+    let reason = |csv: &str| {
+        let out = plan(&dir, csv, &["--json", "--capacity", "32"]);
+        assert_eq!(out.status.code(), Some(1), "{}", stdout(&out));
+        json(&out)["reason"].as_str().unwrap().to_string()
+    };
+    for arena in ["", "0", "1"] {
+        let csv = format!("id,lower,upper,size,offset,arena\na,0,2,10,,{arena}\n\nb,1,3,10,30,{arena}\n");
+        let text = reason(&csv);
+        assert!(text.contains("buffer b (line 4) is fixed at offset 30 and ends at 40 bytes"), "{text}");
+    }
+    let text = reason("id,lower,upper,size,arena\na,0,2,30,0\nb,0,2,20,3\nc,0,2,20,3\n");
+    assert!(text.contains("below what arena 3 needs for its buffers, 40 bytes"), "{text}");
+    let text = reason("id,lower,upper,size,arena\na,0,2,30,0\nb,0,2,20,1\nc,0,2,20,\n");
+    assert!(
+        text.contains("less in all than the lower bound of 70 bytes: nothing fits (at step 0, 3 buffers"),
+        "{text}"
+    );
+}
+
+/// Of many arenas the table shows those in use, and sums the rest up.
+#[test]
+fn the_table_shows_arenas_in_use() {
+    let dir = tempdir().unwrap();
+    let rows = |csv: &str| {
+        let text = stdout(&plan(&dir, csv, &[]));
+        let rows = text.lines().filter(|l| l.starts_with("arena ") && !l.starts_with("arena size"));
+        let more = text.lines().find_map(|l| Some(l.strip_prefix("more arenas")?.trim().to_string()));
+        (rows.map(str::to_string).collect::<Vec<_>>(), more)
+    };
+    let (shown, more) = rows("id,lower,upper,size,arena\na,0,2,30,20\n");
+    assert!(shown[0].starts_with("arena 20 ") && shown[0].ends_with(" 30 bytes"), "{shown:?}");
+    assert_eq!((shown.len(), more.as_deref()), (8, Some("13, 0 bytes in all")));
+    let many: String = (0..9).map(|i| format!("b{i},0,2,30,{i}\n")).collect();
+    let (shown, more) = rows(&format!("id,lower,upper,size,arena\n{many}"));
+    assert_eq!((shown.len(), more.as_deref()), (8, Some("1, 30 bytes in all")));
+}
+
 #[test]
 fn without_a_layout_the_best_size_is_told() {
     let dir = tempdir().unwrap();

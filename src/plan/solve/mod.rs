@@ -112,7 +112,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
     };
     let mut layout = Layout {
         slots: Vec::new(),
-        arenas: vec![ArenaUse::default(); arenas.len()],
+        arenas: by_arena.iter().map(|&lower_bound| ArenaUse { size: 0, lower_bound }).collect(),
         size: 0,
         lower_bound,
         total_unshared,

@@ -247,15 +247,22 @@ impl Context {
             views.iter().flat_map(|v| &v.pieces).filter(|p| p.is == Is::Evicted).map(|p| p.address).collect();
         let (away, here): (Vec<&Alive>, Vec<&Alive>) =
             views.iter().flat_map(|v| &v.alive).partition(|a| evicted.contains(&a.info.base));
+        let pieces = views.iter().flat_map(|v| &v.pieces);
+        let room = pieces.map(|p| match p.is {
+            Is::Slab(size, used, _) => p.bytes.saturating_sub(size * u64::from(used)),
+            _ => 0,
+        });
+        let room = room.sum();
         say.push(format!(
             "The pool of device {device} has {} mapped{limit}: {} are live in {} allocations, {} are free, {} wait for a stream, \
-             {} are in stock.",
+             {} are in stock, {} are room among small objects.",
             human(stats.mapped),
             human(stats.live),
             stats.allocations.saturating_sub(away.len() as u64),
             human(stats.free),
             human(stats.waiting),
-            human(stats.stock)
+            human(stats.stock),
+            human(room)
         ));
         say.push(format!(
             "The largest free block is {}; {} would have fitted without new physical memory.",
@@ -515,6 +522,22 @@ mod tests {
             }
             context.free(take(100)).unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_mapped_is_the_sum_of_what_it_is_said_to_be() {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let context = Context::new(host, Config::default()).unwrap();
+        let take = |size| context.malloc(&Request { size, ..Request::default() }).unwrap();
+        let small: Vec<u64> = (0..1_000).map(|i| take(100 + i % 2 * 900)).collect();
+        take(3 * M);
+        small.iter().step_by(3).for_each(|&p| context.free(p).unwrap());
+        let picture = context.picture("call", None);
+        let stats = &picture["devices"][0]["stats"];
+        let named: u64 = ["live", "free", "waiting", "stock"].map(|name| stats[name].as_u64().unwrap()).iter().sum();
+        let room = human(stats["mapped"].as_u64().unwrap() - named);
+        let said = picture["report"][0].as_str().unwrap();
+        assert!(room != human(0) && said.ends_with(&format!("{room} are room among small objects.")), "{said}");
     }
 
     #[test]

@@ -153,7 +153,10 @@ impl Row<'_> {
         let apart = gaps.windows(2).all(|pair| matches!(pair, [a, b] if a.upper <= b.lower));
         let inside = gaps.iter().all(|g| life.lower <= g.lower && g.upper <= life.upper);
         if !apart || !inside {
-            return Err(bad(format!("gaps that are apart and inside the buffer's steps {life}")));
+            let Interval { lower, upper } = life;
+            // As the column has it, and gaps are written.
+            let upper = if self.header.inclusive { upper.saturating_sub(1) } else { upper };
+            return Err(bad(format!("gaps that are apart and inside the buffer's steps, {lower}-{upper}")));
         }
         Ok(gaps)
     }

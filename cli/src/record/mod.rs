@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let _busy = out.is_some().then(|| report::busy("converting"));
     let history = History::of(&recording);
     target.write(|mut sink| match to {
-        Format::RmmCsv => rmm_csv::write(&history, &mut sink),
+        Format::RmmCsv => rmm_csv::write(&recording, &history, &mut sink),
         Format::Perfetto => perfetto::write(&recording, &history, &mut sink),
         Format::TorchSnapshot => torch::write(&recording, &history, &mut sink),
     })?;

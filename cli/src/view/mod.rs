@@ -57,7 +57,8 @@ pub fn read(file: &Path) -> Result<Seen, Box<dyn std::error::Error>> {
     }
     let value: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(format!("no JSON: {e}")))?;
     match value.get("gpumem_snapshot").and_then(Value::as_u64) {
-        Some(1) => Ok(Seen::Snapshot(value)),
+        Some(1) if value.get("report").is_some_and(Value::is_array) => Ok(Seen::Snapshot(value)),
+        Some(1) => Err(wrong("a snapshot without its report".into()).into()),
         Some(n) => Err(format!("{}: a snapshot of version {n}; this gpumem reads version 1", file.display()).into()),
         None => Err(wrong("JSON without gpumem_snapshot".into()).into()),
     }

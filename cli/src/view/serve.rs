@@ -20,7 +20,8 @@ pub fn run(port: u16, html: String) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn answer(request: Request, html: &str) {
-    let known = *request.method() == Method::Get && request.url() == "/";
+    // Nothing but the head is sent in answer to HEAD.
+    let known = matches!(request.method(), Method::Get | Method::Head) && request.url() == "/";
     let (text, status) = if known { (html, 200) } else { ("there is only /", 404) };
     let kind = if known { "text/html; charset=utf-8" } else { "text/plain" };
     let mut response = Response::from_string(text).with_status_code(status);

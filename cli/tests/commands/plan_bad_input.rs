@@ -154,10 +154,15 @@ fn bad_gaps() {
     of("-5-14", &["7-9"]);
     of("14-12", &["at least one step", "\"14-12\""]);
     of("12-12", &["at least one step"]);
-    of("12-15 14-16", &["apart", "[10, 20)"]);
+    of("12-15 14-16", &["apart", "steps, 10-20"]);
     of("8-12", &["inside"]);
     of("18-21", &["inside"]);
     of("12-14@0:2", &["windows"]);
+    with_header_refused(
+        "id,lower,end,size,gaps",
+        "a,0,5,8,3-7",
+        &["column gaps", "3-7", "inside the buffer's steps, 0-5"],
+    );
     with_header_refused(
         "id,lower,end,size,gaps",
         "a,10,20,5,12-18446744073709551615",

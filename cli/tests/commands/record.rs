@@ -149,6 +149,22 @@ fn what_an_unfinished_recording_lost_is_not_known() {
     assert!(stats(&lossy).contains(", at least 3 lost\n"), "{}", stats(&lossy));
 }
 
+/// RMM's log has a line for each request that failed, where it was among the others.
+#[test]
+fn failures_are_in_the_log_of_rmm() {
+    let dir = tempdir().unwrap();
+    let event = |kind, time: u64, address, bytes| Event { address, bytes, stream: 7, ..Event::new(kind, 1000 * time) };
+    let failure = |time| event(Kind::OutOfMemory, time, 0, 99);
+    let events = [failure(1), event(Kind::Malloc, 2, 16, 8), failure(3), event(Kind::Free, 4, 16, 0), failure(5)];
+    let csv = convert(&made(&dir, "a.gmrec", &events, &[]), "rmm-csv", "a.csv");
+    let text = std::fs::read_to_string(&csv).unwrap();
+    let lines: Vec<&str> = text.lines().skip(1).map(|l| l.split_once(",00:00:00:").unwrap().1).collect();
+    let failed = |time: u64| format!("00000{time},allocate failure,(nil),99,0x7");
+    let expected = [&failed(1), "000002,allocate,0x10,8,0x7", &failed(3), "000004,free,0x10,8,0x7", &failed(5)];
+    assert_eq!(lines, expected);
+    assert_eq!(json(&replay(&[], &csv))["skipped_lines"], 3);
+}
+
 #[test]
 fn recordings_from_pipes_and_in_gzip() {
     let dir = tempdir().unwrap();
@@ -656,14 +672,14 @@ fn the_page_is_served_to_this_machine() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.strip_prefix("http://").and_then(|l| l.split('/').next()).unwrap_or_else(|| panic!("{line:?}"));
-    let get = |path: &str| {
+    let ask = |method: &str, path: &str| {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
     };
-    let (page, other) = (get("/"), get("/etc/passwd"));
+    let (page, other, head) = (ask("GET", "/"), ask("GET", "/etc/passwd"), ask("HEAD", "/"));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
@@ -673,6 +689,7 @@ fn the_page_is_served_to_this_machine() {
             && page.contains("</html>")
     );
     assert!(other.lines().next().unwrap().contains(" 404 "), "{other}");
+    assert!(head.lines().next().unwrap().contains(" 200 ") && head.ends_with("\r\n\r\n"), "{head}");
 }
 
 #[test]
@@ -685,6 +702,8 @@ fn other_files_are_refused_with_the_reason() {
     refused(&run(gpumem().args(["top", "4294967295"])), &["GPUMEM_STATS_PAGE"]);
     let later = file(&dir, "b.json", b"{\"gpumem_snapshot\": 99}");
     refused(&run(gpumem().arg("view").arg(&later)), &["version 99"]);
+    let empty = file(&dir, "c.json", b"{\"gpumem_snapshot\": 1}");
+    refused(&run(gpumem().arg("stats").arg(&empty)), &["c.json", "a snapshot without its report"]);
     // A recording that ends early is read as far as it goes, and says so.
     let (_, recording) = recorded(&dir, &csv, &[]);
     let whole = std::fs::read(&recording).unwrap();

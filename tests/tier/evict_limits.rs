@@ -13,7 +13,10 @@ use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
 use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::{Goal, To};
-use gpumem::tier::{Amount, Decision, Factor, LimitPolicy, Request as Reserve, SpaceId, Strategy, Tier};
+use gpumem::tier::{
+    Amount, Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Request as Reserve, Shortage, SpaceId, Strategy, Tier,
+};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
@@ -346,6 +349,37 @@ fn making_room_draws_nothing_from_an_attached_reservation() {
         assert_eq!((mine.drawn(), mine.usage().peak()), (0, 0), "{tier}");
         mine.release().unwrap();
         close(&rig, &[others, vec![p]].concat(), s);
+    }
+}
+
+/// The pinned buffers of a move to or from a file: they come from what the host has to spare, and
+/// if that is nothing, from nobody. No reservation grows for them, and no callback hears of them.
+#[test]
+fn buffers_of_a_file_are_drawn_from_nobody() {
+    for spare in [32 * MIB, 0] {
+        let rig = Rig::new(Options { pages: 16, pinned: MIB + spare, disk: true, ..Options::default() });
+        let (s, host) = (rig.stream(), SpaceId::new(Tier::Host, 0));
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = asked.clone();
+        let policy = OutOfMemoryPolicy::Callback(Arc::new(move |_: &Shortage| {
+            count.fetch_add(1, Relaxed);
+            false
+        }));
+        manager.set_out_of_memory_policy(host, policy).unwrap();
+        let policy = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: false };
+        let request = Reserve { policy, ..Reserve::new(Strategy::Space(host), Amount::Exact(MIB)) };
+        let mine = manager.reserve(request).unwrap();
+        mine.attach_thread().unwrap();
+        let p = rig.malloc(12 * PAGE, 0, s);
+        rig.fill(s, p, 12 * PAGE, 1);
+        rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), Some(s), None).unwrap();
+        rig.ctx.shift(What::One(p), Goal::Device, Some(s), None).unwrap();
+        rig.check(s, p, 12 * PAGE, 1);
+        assert_eq!((mine.size(), mine.usage().peak(), asked.load(Relaxed)), (MIB, 0, 0), "{spare} spare");
+        assert_eq!(rig.usage(host).peak > 0, spare > 0, "the buffers are pinned where there is room");
+        mine.release().unwrap();
+        close(&rig, &[p], s);
     }
 }
 

@@ -175,6 +175,8 @@ impl Shift<'_> {
         drained
     }
 
+    /// A pinned buffer, or an ordinary one if there is no pinned memory to spare: what was promised
+    /// is for data.
     fn buffer(&self, bytes: u64) -> Result<Buffer> {
         let host = &self.shared.parts.host;
         let from = self.flow.as_ref().map(|f| SpaceId::new(Tier::Gpu, f.0 .0));
@@ -182,7 +184,7 @@ impl Shift<'_> {
             Some(from) => self.shared.targets(&Goal::Away(To::Tier(Tier::Host)), from)?.first().map_or(0, |s| s.id),
             None => 0,
         };
-        match host.contiguous(node, bytes, self.draws_from()).and_then(|m| m.into_buffer()) {
+        match host.contiguous_quietly(node, bytes).and_then(|m| m.into_buffer()) {
             Err(e) if e.status == Status::OutOfMemory => Buffer::new(bytes),
             other => other,
         }

@@ -90,20 +90,30 @@ impl HostTier {
     /// its time. Fails with `OutOfMemory` if so much cannot be promised or pinned. Call it with no
     /// lock held: policies may call back.
     pub fn allocate<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
-        self.take(node, bytes, node::Shape::Pieces, from.into())
+        self.take(node, bytes, node::Shape::Pieces, Some(from.into()))
     }
 
     /// Like [`Self::allocate`], in one piece that starts a block or a part. More than a chunk gets
     /// a chunk of its own; for half a block or less the part may have as few as 256 bytes.
     pub fn contiguous<'a>(&self, node: u32, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<HostMemory> {
-        self.take(node, bytes, node::Shape::One, from.into())
+        self.take(node, bytes, node::Shape::One, Some(from.into()))
     }
 
-    fn take(&self, id: u32, bytes: u64, shape: node::Shape, from: DrawFrom<'_>) -> Result<HostMemory> {
+    /// Like [`Self::contiguous`], outside of any reservation. Nothing makes room for it and no
+    /// policy is asked: it is for what ordinary memory can stand in for.
+    pub fn contiguous_quietly(&self, node: u32, bytes: u64) -> Result<HostMemory> {
+        self.take(node, bytes, node::Shape::One, None)
+    }
+
+    /// `from`: `None` is outside of any reservation, and asks no policy.
+    fn take(&self, id: u32, bytes: u64, shape: node::Shape, from: Option<DrawFrom<'_>>) -> Result<HostMemory> {
         let node = self.node(id)?;
         let want = node.want(bytes, shape)?;
-        let take = |drawn, _: Option<&_>| Ok((node.take(want)?, drawn));
-        let ((pieces, more), drawn) = self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, take)?;
+        let take = |drawn| Ok((node.take(want)?, drawn));
+        let ((pieces, more), drawn) = match from {
+            Some(from) => self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, |drawn, _| take(drawn)),
+            None => self.manager.draw_quietly(&node.space, want.bytes(), NO_STREAM).and_then(take),
+        }?;
         if more {
             self.grower.wake();
         }

@@ -328,6 +328,13 @@ impl Manager {
         let _ = self.relief.set(relief);
     }
 
+    /// Counts an allocation that is still to be made, outside of any reservation. Nothing makes
+    /// room for it, and no policy is asked.
+    pub fn draw_quietly(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Result<Drawn> {
+        self.own(space)?;
+        self.hub.draw_outside(space, bytes, stream).map_err(|refused| refused.error)
+    }
+
     /// Counts an allocation that exists already, outside of any reservation, even if the limit
     /// forbids it. May be called under any lock.
     pub fn draw_anyway(&self, space: &Arc<Space>, bytes: u64, stream: u64) -> Drawn {

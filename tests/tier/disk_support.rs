@@ -38,7 +38,7 @@ struct Gate {
     asked: u64,
     /// What was done, in order.
     log: Vec<&'static str>,
-    /// What a child has open that is forked whenever a lock is waited for.
+    /// What a child has open that is forked whenever a lock is taken.
     inherited: Vec<File>,
 }
 
@@ -100,7 +100,7 @@ impl Small {
         self.gate().log.clone()
     }
 
-    /// How many files a child has open that is forked whenever a lock is waited for.
+    /// How many files a child has open that is forked whenever a lock is taken.
     pub fn inherited(&self) -> usize {
         self.gate().inherited.len()
     }
@@ -171,11 +171,9 @@ impl Disk for Small {
         self.inner.open_lock(path)
     }
 
-    fn lock(&self, file: &File, wait: bool) -> io::Result<bool> {
-        let taken = self.inner.lock(file, wait)?;
-        if wait {
-            self.gate().inherited.push(file.try_clone()?);
-        }
+    fn lock(&self, file: &File) -> io::Result<bool> {
+        let taken = self.inner.lock(file)?;
+        self.gate().inherited.push(file.try_clone()?);
         Ok(taken)
     }
 

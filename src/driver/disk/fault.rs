@@ -183,9 +183,9 @@ impl Disk for FaultDisk {
         self.inner.open_lock(path)
     }
 
-    fn lock(&self, file: &File, wait: bool) -> io::Result<bool> {
+    fn lock(&self, file: &File) -> io::Result<bool> {
         self.pass(DiskCall::Lock)?;
-        self.inner.lock(file, wait)
+        self.inner.lock(file)
     }
 
     fn unlock(&self, file: &File) {

@@ -53,9 +53,8 @@ pub trait Disk: Send + Sync {
     /// Opens a file for locking, creating it if necessary, but not a symbolic link.
     fn open_lock(&self, path: &Path) -> io::Result<File>;
     /// Takes a file's one lock, for as long as the file is open anywhere. If it is taken already,
-    /// returns `false`, or with `wait` waits for it. Whether processes on other machines count
-    /// depends on the file system.
-    fn lock(&self, file: &File, wait: bool) -> io::Result<bool>;
+    /// returns `false`. Whether processes on other machines count depends on the file system.
+    fn lock(&self, file: &File) -> io::Result<bool>;
     /// Releases a file's lock, also for a forked child that has the file open.
     fn unlock(&self, file: &File);
     /// Makes the file `bytes` long and allocates its blocks, so later writes cannot run out of

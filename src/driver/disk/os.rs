@@ -74,11 +74,10 @@ impl Disk for OsDisk {
         options(false).write(true).create(true).truncate(false).mode(0o600).open(path)
     }
 
-    fn lock(&self, file: &File, wait: bool) -> io::Result<bool> {
-        let how = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+    fn lock(&self, file: &File) -> io::Result<bool> {
         loop {
             // SAFETY: `file` is an open descriptor.
-            if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 {
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
                 return Ok(true);
             }
             match io::Error::last_os_error() {

@@ -25,6 +25,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The end of the name of a write in progress.
 pub(super) const PART: &str = "part";
@@ -33,6 +34,11 @@ pub(super) const SLOT: &str = "slot";
 const LOCK: &str = "lock";
 /// How often to look for files to remove.
 const LOOKS: usize = 3;
+/// How long to wait for the guard. A process has it for as long as it takes to look at a few files,
+/// unless it is stopped meanwhile or its file system hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to leave the guard alone between two tries.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A store's own directory.
 #[derive(Debug)]
@@ -54,8 +60,9 @@ pub(super) fn claim(disk: &dyn Disk, mount: &Path) -> Result<(Claim, Reclaimed)>
     let mount = fs::canonicalize(mount).map_err(|e| failed("looking for", mount, &e))?;
     let root = mount.join(format!("gpumem-{}", identity::user()));
     make_root(disk, &root)?;
-    let guard = open_lock(disk, &root.join("guard"))?;
-    let locks = lock(disk, &guard, true, &root)?.is_some();
+    let path = root.join("guard");
+    let guard = open_lock(disk, &path)?;
+    let locks = take_guard(disk, &guard, &path)?;
     let made = make_own(disk, &root, locks).and_then(|mut claim| match find_dead(disk, &claim, locks) {
         Ok(dead) => Ok((claim, dead)),
         Err(e) => {
@@ -101,9 +108,29 @@ fn open_lock(disk: &dyn Disk, path: &Path) -> Result<File> {
     disk.open_lock(path).map_err(|e| failed("opening the lock", path, &e))
 }
 
+/// Takes the guard's lock, or waits for it. `false` if there are no locks here.
+fn take_guard(disk: &dyn Disk, guard: &File, path: &Path) -> Result<bool> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match lock(disk, guard, path)? {
+            None => return Ok(false),
+            Some(true) => return Ok(true),
+            Some(false) if Instant::now() < end => std::thread::sleep(PAUSE),
+            Some(false) => {
+                let text = format!(
+                    "{} is locked by another process, which has stopped or hangs (fuser shows it); end that, or use another \
+                     mount",
+                    path.display()
+                );
+                return Err(Error::new(Status::Io, text));
+            }
+        }
+    }
+}
+
 /// Whether the lock was taken; `None` if there are no locks here.
-fn lock(disk: &dyn Disk, file: &File, wait: bool, path: &Path) -> Result<Option<bool>> {
-    match disk.lock(file, wait) {
+fn lock(disk: &dyn Disk, file: &File, path: &Path) -> Result<Option<bool>> {
+    match disk.lock(file) {
         Ok(taken) => Ok(Some(taken)),
         // ENOLCK and EOPNOTSUPP, of network file systems.
         Err(e) if e.kind() == io::ErrorKind::Unsupported || e.raw_os_error() == Some(libc::ENOLCK) => Ok(None),
@@ -117,7 +144,7 @@ fn make_own(disk: &dyn Disk, root: &Path, locks: bool) -> Result<Claim> {
     let mut claim = Claim { root: root.to_path_buf(), dir, locked: locks, pid: std::process::id(), lock: None };
     let path = claim.dir.join(LOCK);
     let made = open_lock(disk, &path).and_then(|file| {
-        if locks && lock(disk, &file, false, &path)? != Some(true) {
+        if locks && lock(disk, &file, &path)? != Some(true) {
             return Err(Error::new(Status::Io, format!("{} is new and locked by another", path.display())));
         }
         Ok(file)
@@ -150,7 +177,7 @@ fn find_dead(disk: &dyn Disk, own: &Claim, locks: bool) -> Result<Vec<(PathBuf, 
         }
         // What cannot be opened or locked for another reason is left alone.
         let Ok(file) = disk.open_lock(&dir.join(LOCK)) else { continue };
-        if disk.lock(&file, false).is_ok_and(|taken| taken) {
+        if disk.lock(&file).is_ok_and(|taken| taken) {
             dead.push((dir, Some(file)));
         }
     }

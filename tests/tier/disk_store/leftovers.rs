@@ -3,6 +3,7 @@
 use super::*;
 use crate::disk_support::Small;
 use gpumem::base::size::GIB;
+use gpumem::base::Status;
 use gpumem::driver::disk::identity::Identity;
 use gpumem::driver::disk::{DiskCall, DiskRule, Effect};
 use gpumem::tier::disk::Reclaimed;
@@ -122,10 +123,35 @@ fn a_child_forked_while_a_store_opens_keeps_nobody_waiting() {
     let mount = Mount::new("child");
     let disk = Small::new(&mount.0, GIB, false);
     let store = Store::open_on(disk.clone(), &mount.0, &small_chunks()).unwrap();
-    assert_eq!(disk.inherited(), 1, "the lock that others wait for");
+    assert_eq!(disk.inherited(), 2, "the lock that others wait for, and the store's own");
     let guard = store.dir().parent().unwrap().join("guard");
     let other = os().open_lock(&guard).unwrap();
-    assert!(os().lock(&other, false).unwrap(), "another process waits");
+    assert!(os().lock(&other).unwrap(), "another process waits");
+}
+
+/// A process that has stopped while it has the guard keeps nobody waiting for ever: opening a store
+/// fails and says what is in the way, and the next try finds the guard free.
+#[test]
+fn a_guard_that_is_never_given_back_is_an_error() {
+    let mount = Mount::new("guard");
+    let store = Store::open(&mount.0, &small_chunks()).unwrap();
+    let path = store.dir().parent().unwrap().join("guard");
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let (tell, held) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        let guard = os().open_lock(&path).unwrap();
+        tell.send(os().lock(&guard).unwrap()).unwrap();
+        // Longer than anybody waits, for code that waits as long as it takes.
+        let _ = ended.recv_timeout(std::time::Duration::from_secs(20));
+    });
+    assert!(held.recv().unwrap());
+    let e = Store::open(&mount.0, &small_chunks()).err().expect("an error");
+    assert_eq!(e.status, Status::Io, "{e}");
+    assert!(e.message.contains("/guard is locked by another process"), "{e}");
+    assert_eq!(mount.stores().len(), 1, "nothing is left of the try");
+    drop(end);
+    other.join().unwrap();
+    Store::open(&mount.0, &small_chunks()).unwrap();
 }
 
 #[test]

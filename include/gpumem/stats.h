@@ -104,7 +104,8 @@ gpumem_status gpumem_stats_get(int device, struct gpumem_stats *out);
 // Errors: GPUMEM_ERROR_INVALID when there is no such device.
 gpumem_status gpumem_stats_reset_peak(int device);
 
-// Checks every invariant of gpumem's own state. Slow; for tests.
+// Checks every invariant of gpumem's own state: pools, spaces and what is in them, arenas. Slow;
+// for tests. Other threads may go on: what changes just then is looked at again, for a second.
 //
 // Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold.
 gpumem_status gpumem_validate(void);

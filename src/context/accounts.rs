@@ -115,11 +115,10 @@ impl Context {
         }
     }
 
-    /// Checks the spaces' books, and that each device's space counts as used what its pool has
-    /// counted.
+    /// Checks the tiers, and that each device's space counts as used what its pool has counted.
     pub(super) fn validate_accounts(&self) -> Result<()> {
         let Some(tiers) = self.tiers.get() else { return Ok(()) };
-        tiers.manager().validate()?;
+        tiers.validate()?;
         self.pools().try_for_each(|pool| {
             let still = pool.hold_still();
             let (counted, used) = (still.counted()?, tiers.gpu(pool.device())?.usage().now());

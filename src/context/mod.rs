@@ -619,7 +619,8 @@ impl Context {
         }
     }
 
-    /// Checks every invariant of every pool, of arenas, and of what is kept of ended arenas.
+    /// Checks every invariant of every pool, of the tiers, of arenas, and of what is kept of ended
+    /// arenas.
     pub fn validate(&self) -> Result<()> {
         self.pools().try_for_each(Pool::validate)?;
         self.validate_accounts()?;

@@ -13,6 +13,7 @@ use crate::pool::Pool;
 use crate::tier::disk::StoreOptions;
 use crate::tier::evict::{Evictor, MoverOptions, Parts, Unasked};
 use crate::tier::host::{HostNode, HostOptions};
+use crate::tier::promise::settled;
 use crate::tier::{Disks, HostTier, LiveCounter, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
@@ -84,6 +85,16 @@ impl Tiers {
     /// Evictable allocations, and what moves them.
     pub fn evictor(&self) -> &Evictor {
         &self.evictor
+    }
+
+    /// Checks the books of the spaces and of all that is in them. Other threads may go on.
+    pub(super) fn validate(&self) -> Result<()> {
+        self.manager.validate()?;
+        settled(|| {
+            self.evictor.validate()?;
+            self.host.validate()?;
+            self.disks.validate()
+        })
     }
 
     /// The device whose space it is.

@@ -11,9 +11,10 @@ use gpumem::context::config::Config;
 use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
-use gpumem::pool::AllocFlags;
+use gpumem::pool::{AllocFlags, AllocRequest, Guest};
 use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{Amount, Request as Reserve, SpaceId, Strategy, Tier};
+use std::sync::Arc;
 use test_support::rounds;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
@@ -578,6 +579,38 @@ fn moves_can_be_watched_and_cancelled() {
         rig.check(s, p, size, i as u64);
         rig.ctx.free_async(p, s).unwrap();
     }
+    rig.close();
+}
+
+/// A guest that nobody has registered.
+#[derive(Debug)]
+struct Stranger;
+
+impl Guest for Stranger {
+    fn gone(&self) {}
+}
+
+/// Validating a context checks what its tiers know, too: evictable memory, and pinned memory.
+#[test]
+fn a_context_validates_its_tiers() {
+    let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let says = |part: &str| {
+        let e = rig.ctx.validate().unwrap_err();
+        assert!(e.status == Status::Internal && e.message.contains(part), "{e}");
+    };
+    let p = rig.malloc(PAGE, 0, rig.stream());
+    rig.ctx.shift(What::One(p), Goal::Away(To::Tier(Tier::Disk)), None, None).unwrap();
+    rig.ctx.validate().unwrap();
+    let manager = rig.ctx.tiers().unwrap().manager();
+    let drawn = manager.draw(&manager.space(HOST).unwrap(), None, MIB, 0).unwrap();
+    says("HOST 0: ");
+    drop(drawn);
+    let (pool, flags) = (rig.ctx.pool(D).unwrap(), AllocFlags::EVICTABLE);
+    let made =
+        pool.malloc_evictable(&AllocRequest { size: PAGE, flags, ..AllocRequest::default() }, Arc::new(Stranger));
+    says("2 evictable allocations live, 1 are registered");
+    rig.ctx.free(made.unwrap().base).unwrap();
+    rig.ctx.free(p).unwrap();
     rig.close();
 }
 

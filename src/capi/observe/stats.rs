@@ -126,7 +126,8 @@ pub extern "C" fn gpumem_stats_reset_peak(device: c_int) -> gpumem_status {
     })
 }
 
-/// Checks every invariant of gpumem's own state. Slow; for tests.
+/// Checks every invariant of gpumem's own state: pools, spaces and what is in them, arenas. Slow;
+/// for tests. Other threads may go on: what changes just then is looked at again, for a second.
 ///
 /// Errors: GPUMEM_ERROR_INTERNAL with the first invariant that does not hold.
 #[no_mangle]

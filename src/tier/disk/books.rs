@@ -56,6 +56,8 @@ pub(super) struct Books {
     pub slots: HashMap<u64, Record>,
     pub next: u64,
     pub usage: StoreUsage,
+    /// Slots that are being removed: only `usage` still counts them.
+    pub removing: u64,
 }
 
 /// The error of a call that names data which is not there.
@@ -151,7 +153,9 @@ impl Shared {
             if readers > 0 {
                 return Err(Error::invalid(format!("slot {number} is being read by {readers}; finish that first")));
             }
-            books.slots.remove(&number).ok_or_else(|| unknown(self.slot(number)))?
+            let record = books.slots.remove(&number).ok_or_else(|| unknown(self.slot(number)))?;
+            books.removing += 1;
+            record
         };
         let path = self.claim.file(number, SLOT);
         let result = match unlink(&*self.disk, &path) {
@@ -160,6 +164,7 @@ impl Shared {
         };
         let result = result.map(|file| self.close_removed(file, record.content));
         let mut books = lock(&self.books);
+        books.removing -= 1;
         if let Err(e) = result {
             books.slots.insert(number, record);
             return Err(failed("removing", &path, &e));

@@ -110,6 +110,11 @@ impl Disks {
         lock(&self.mounts).clone()
     }
 
+    /// Checks the counters of every store that is open.
+    pub fn validate(&self) -> Result<()> {
+        self.mounts().iter().filter_map(|mount| try_lock(&mount.store)?.clone()).try_for_each(|store| store.validate())
+    }
+
     /// Removes the files of all stores, as the process exits. Waits for no lock: files of a store
     /// that another thread has locked are left to the next store there.
     pub fn leave(&self) {

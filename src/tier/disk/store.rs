@@ -179,11 +179,11 @@ impl Store {
         let books = lock(&self.shared.books);
         let sum = |of: fn(&Record) -> u64| books.slots.values().map(of).fold(0u64, u64::saturating_add);
         let (data, files) = (sum(|r| r.content.length), sum(|r| r.content.file_bytes()));
-        let usage = books.usage;
-        let fits = usage.slots == books.slots.len() as u64
-            && usage.data == data
+        let (usage, removing) = (books.usage, books.removing);
+        let fits = usage.slots == books.slots.len() as u64 + removing
+            && (if removing == 0 { usage.data == data } else { usage.data > data })
             && usage.reading == sum(|r| r.readers)
-            && (if usage.writing == 0 { usage.used == files } else { usage.used > files })
+            && (if usage.writing + removing == 0 { usage.used == files } else { usage.used > files })
             && usage.peak >= usage.used;
         if fits {
             return Ok(());

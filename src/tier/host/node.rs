@@ -458,8 +458,10 @@ impl Node {
         st.blocks.validate()?;
         st.parts.validate()?;
         let (s, used) = (st.stats(), self.space.usage().now());
+        // Counted first: what waits for memory to be pinned has none yet.
+        let given = s.blocks + s.parts;
         let fits = s.pinned == s.blocks + s.shared + s.free
-            && used == s.blocks + s.parts
+            && (used == given || st.busy && used > given)
             && s.peak >= s.pinned
             && (st.busy || s.pins >= s.chunks);
         match fits {

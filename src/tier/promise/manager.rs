@@ -11,6 +11,7 @@ use super::policy::OutOfMemoryPolicy;
 use super::queue;
 use super::request::Request;
 use super::reservation::Reservation;
+use super::settled::settled;
 use super::space::{Clerk, Space, SpaceId, SpaceOptions, SpaceUsage};
 use super::strategy::find;
 use super::thresholds::Thresholds;
@@ -20,7 +21,6 @@ use crate::base::{Error, Result, Status};
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// All spaces, and the promises in them. Dropping it shuts it down.
 ///
@@ -386,19 +386,9 @@ impl Manager {
         }
     }
 
-    /// Checks the equations of [`tier`](super). Other threads may draw and give back meanwhile, in
-    /// two steps without a lock. So what does not add up is checked again, for longer than a thread
-    /// rests between two steps.
+    /// Checks the equations of [`tier`](super). Other threads may draw and give back meanwhile.
     pub fn validate(&self) -> Result<()> {
-        const PATIENCE: Duration = Duration::from_secs(1);
-        const PAUSE: Duration = Duration::from_micros(50);
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match self.validate_now() {
-                Err(_) if Instant::now() < end => std::thread::sleep(PAUSE),
-                done => return done,
-            }
-        }
+        settled(|| self.validate_now())
     }
 
     fn validate_now(&self) -> Result<()> {

@@ -33,10 +33,10 @@ extern "C" {
  *   gpumem_unhold(w, stream);                           (may go when the stream has come this far)
  *
  * By itself  gpumem moves allocations out, oldest use first, if they have been unheld at least
- *            once and are not held now. It does so when an allocation, a hold or a restore finds
- *            no memory, and from a thread of its own when a space is too full (GPUMEM_DOWNGRADE,
- *            GPUMEM_MOVER). So hold an allocation before each use. One that was never unheld moves
- *            only by the functions below.
+ *            once and are not held now. It does so when an allocation, a reservation, a hold or a
+ *            restore finds no memory, and from a thread of its own when a space is too full
+ *            (GPUMEM_DOWNGRADE, GPUMEM_MOVER). So hold an allocation before each use. One that was
+ *            never unheld moves only by the functions below.
  * Streams    A move out waits on the device for the work that uses the memory: what was submitted
  *            so far to the streams named in gpumem_unhold, in gpumem_record_stream and in the
  *            move's options. If neither an unhold nor the move names a stream, it waits for the

@@ -15,9 +15,11 @@ use gpumem::pool::AllocFlags;
 use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{
     Amount, Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Request as Reserve, Shortage, SpaceId, Strategy, Tier,
+    Wait,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+use std::time::Duration;
 
 const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
 
@@ -473,6 +475,32 @@ fn one_that_cannot_go_does_not_keep_the_others() {
     assert_eq!(rig.ctx.location(big).unwrap().space, Some(GPU));
     assert_eq!(resident(&rig, &small), 18);
     close(&rig, &[vec![big, more], small].concat(), s);
+}
+
+/// A reservation makes room as an allocation does: whether it waits or not, as much goes as it
+/// lacks, and nothing where all of it would not be enough.
+#[test]
+fn a_reservation_moves_others_out() {
+    for wait in [Wait::No, Wait::For(Duration::from_secs(20))] {
+        let rig = Rig::new(Options { pages: 16, ..Options::default() });
+        let s = rig.stream();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let reserve = |pages, wait| manager.reserve(Reserve::exact(GPU, pages * PAGE).wait(wait));
+        let all = movable(&rig, 12, s);
+        let used = rig.malloc(2 * PAGE, 0, s);
+        for pages in [14, 100] {
+            assert_eq!(reserve(pages, Wait::No).unwrap_err().status, Status::OutOfMemory);
+        }
+        assert_eq!(resident(&rig, &all), 12);
+        let promised = reserve(6, wait).unwrap();
+        assert_eq!((promised.size(), resident(&rig, &all)), (6 * PAGE, 7));
+        // What is there already moves nothing.
+        promised.release().unwrap();
+        let promised = reserve(6, wait).unwrap();
+        assert_eq!(resident(&rig, &all), 7);
+        promised.release().unwrap();
+        close(&rig, &[all, vec![used]].concat(), s);
+    }
 }
 
 /// Ordinary allocations make room as well.

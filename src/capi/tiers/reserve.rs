@@ -30,6 +30,10 @@
 //! Waiting    Each space serves requests first come, first served. Every release, shrink, free or
 //!            raised limit that makes room serves the waiting requests. A request that can never be
 //!            met fails at once.
+//! Room       Where gpumem_reserve finds none, what gpumem may move by itself (evict.h) moves out
+//!            of the space, as for an allocation: as much as is missing, or nothing if all of it
+//!            would not be enough. That is done once, before it waits: what may move only later
+//!            does not end the wait. gpumem_reservation_grow moves nothing.
 //! Release    Allocations drawn from a released reservation live on, outside any reservation. Its
 //!            streams and threads are detached. Its handle is stale afterwards:
 //!            GPUMEM_ERROR_INVALID.
@@ -138,7 +142,8 @@ extensible!(gpumem_reservation_info, 72, 4 * 4 + 7 * 8);
 ///
 /// opts is read and not kept, except for the callbacks in it. out receives the reservation, which
 /// the caller owns until gpumem_reservation_release. Blocks if opts->timeout_ms is not 0; do not
-/// wait for bytes that only the waiting thread would release.
+/// wait for bytes that only the waiting thread would release. The time that it takes to make room
+/// is no part of the timeout.
 /// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, an option not allowed, or there is no such
 /// space; GPUMEM_ERROR_OUT_OF_MEMORY when there is no room and timeout_ms is 0, or there can never
 /// be enough; GPUMEM_ERROR_TIMED_OUT, GPUMEM_ERROR_CANCELLED, GPUMEM_ERROR_SHUTTING_DOWN after

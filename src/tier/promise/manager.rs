@@ -13,7 +13,8 @@ use super::request::Request;
 use super::reservation::Reservation;
 use super::settled::settled;
 use super::space::{Clerk, Space, SpaceId, SpaceOptions, SpaceUsage};
-use super::strategy::find;
+use super::strategy::{find, Strategy};
+use super::terms::Wait;
 use super::thresholds::Thresholds;
 use super::usage::Usage;
 use crate::base::sync::OnceLock;
@@ -157,8 +158,9 @@ impl Manager {
     }
 
     /// Promises bytes, or waits for them. The reservation's size says how many: exactly those asked
-    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) at least the fewest. Requests wait in
-    /// turn: none overtakes another in a space that both want.
+    /// for, or with [`Amount::UpTo`](super::Amount::UpTo) at least the fewest. If they are not
+    /// there, the relief makes room, once. Requests then wait in turn: none overtakes another in a
+    /// space that both want. Call it with no lock held.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
         if least == 0 {
@@ -173,8 +175,30 @@ impl Manager {
         let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;
         let want = queue::Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
         let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
-        let account = self.hub.request(want, |books| strategy.candidates(&books.spaces), wait, trigger)?;
+        let ask =
+            |wait| self.hub.request(want.clone(), |books| strategy.candidates(&books.spaces), wait, trigger.clone());
+        let account = match ask(Wait::No) {
+            Err(e) if e.status == Status::OutOfMemory => match self.make_room(&strategy, least)? {
+                false if wait == Wait::No => return Err(e),
+                _ => ask(wait)?,
+            },
+            other => other?,
+        };
         Ok(Reservation::new(self.hub.clone(), account))
+    }
+
+    /// Has the relief make room for `bytes` in the best of the spaces where it can. Returns whether
+    /// it could in any.
+    fn make_room(&self, strategy: &Strategy, bytes: u64) -> Result<bool> {
+        let Some(relief) = self.relief.get() else { return Ok(false) };
+        let spaces = self.spaces();
+        let lack = Lack::Promise { bytes, above: 0, short: None };
+        // Where nothing is used there is nothing to move out.
+        let can = |space: &Space| bytes <= space.limit() && space.usage().now() > 0;
+        let ranks = strategy.candidates(&spaces)?;
+        let mut candidates = ranks.into_iter().flatten().filter_map(|i| spaces.get(i)).filter(|space| can(space));
+        // Why nothing could be moved is not told: there is no room, and a wait may bring some.
+        Ok(candidates.any(|space| relief(&Want { space: space.id, lack }).unwrap_or(false)))
     }
 
     /// A token that ends waits.

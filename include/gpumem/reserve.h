@@ -110,7 +110,8 @@ typedef struct gpumem_reservation_info {
     gpumem_space space;
     // 0.
     uint32_t reserved;
-    // A number that is never reused in this process. Error texts name it.
+    // A number that is never reused in this process. Error texts name it; once the handle is
+    // stale, they name that instead.
     uint64_t number;
     // Its size.
     uint64_t promised;

@@ -77,9 +77,9 @@ typedef struct gpumem_space_stats {
     uint64_t available;
     // By how much promised + unreserved exceeds the limit.
     uint64_t beyond;
-    // The use at which data should start to move out: a share of the limit.
+    // The use at which data should start to move out: the trigger's share of the limit, in bytes.
     uint64_t trigger;
-    // The use at which moving out stops: a share of the limit.
+    // The use at which moving out stops: the stop's share of the limit, in bytes.
     uint64_t stop;
     // How much has to move out before moving stops; 0 when nothing has to.
     uint64_t amount_to_downgrade;

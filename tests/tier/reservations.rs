@@ -602,8 +602,8 @@ fn an_out_of_memory_callback_makes_room_and_the_allocation_is_counted_once() {
 fn a_failed_allocation_raises_no_peak() {
     let (m, space) = one(1000);
     let r = m.reserve(Request::exact(GPU, 500)).unwrap();
-    let stream = m.stream_usage(&space, STREAM).unwrap().unwrap();
-    let peaks = || (space.usage().peak(), r.usage().peak(), stream.peak());
+    let stream = || m.stream_usage(&space, STREAM).unwrap().unwrap();
+    let peaks = || (space.usage().peak(), r.usage().peak(), stream().peak());
     m.allocate_with(&space, Some(&r), 400, STREAM, full::<()>).unwrap_err();
     m.allocate_with(&space, DrawFrom::Outside, 300, STREAM, full::<()>).unwrap_err();
     assert_eq!(peaks(), (0, 0, 0));
@@ -731,6 +731,29 @@ fn allocations_draw_from_the_streams_reservation_else_from_the_threads() {
     assert_empty(&m);
 }
 
+/// The end of a stream, of an attachment or of a reservation takes off that alone.
+#[test]
+fn each_end_takes_off_its_own_attachments_alone() {
+    let (m, space) = one(1000);
+    let [a, b] = [100, 200].map(|n| m.reserve(Request::exact(GPU, n)).unwrap());
+    let current = || [1, 2, 3].map(|stream| m.current(&space, stream).unwrap());
+    for stream in [1, 2, 3] {
+        a.attach_stream(stream).unwrap();
+    }
+    m.forget_stream(1);
+    m.detach_stream(&space, 2).unwrap();
+    assert_eq!(current(), [None, None, Some(a.id())]);
+    // The next stream with the handle of the first.
+    b.attach_stream(1).unwrap();
+    b.attach_stream(2).unwrap();
+    a.release().unwrap();
+    assert_eq!(current(), [Some(b.id()), Some(b.id()), None]);
+    b.release().unwrap();
+    assert_eq!(current(), [None; 3]);
+    drop((a, b));
+    assert_empty(&m);
+}
+
 thread_local! {
     /// What the thread attaches at its end. No destructor of Rust's takes it away before.
     static ATTACHED_LATE: ManuallyDrop<Cell<Option<Arc<Reservation>>>> = const { ManuallyDrop::new(Cell::new(None)) };
@@ -786,6 +809,10 @@ fn streams_have_usage_and_peaks_of_their_own() {
     let (m, space) = one(1000);
     let r = m.reserve(Request::exact(GPU, 500)).unwrap();
     let usage = |stream| m.stream_usage(&space, stream).unwrap().unwrap();
+    // What is no stream is asked about without a trace.
+    let books = format!("{m:?}");
+    assert_eq!((usage(77).now(), usage(77).peak(), m.current(&space, 77).unwrap()), (0, 0, None));
+    assert_eq!(format!("{m:?}"), books);
     let a = m.draw(&space, None, 100, 1).unwrap();
     let b = r.draw(200, 1).unwrap();
     let c = m.draw(&space, None, 50, 2).unwrap();

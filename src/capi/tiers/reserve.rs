@@ -119,7 +119,8 @@ pub struct gpumem_reservation_info {
     pub space: gpumem_space,
     /// 0.
     pub reserved: u32,
-    /// A number that is never reused in this process. Error texts name it.
+    /// A number that is never reused in this process. Error texts name it; once the handle is
+    /// stale, they name that instead.
     pub number: u64,
     /// Its size.
     pub promised: u64,

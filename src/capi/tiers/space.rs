@@ -80,9 +80,9 @@ pub struct gpumem_space_stats {
     pub available: u64,
     /// By how much promised + unreserved exceeds the limit.
     pub beyond: u64,
-    /// The use at which data should start to move out: a share of the limit.
+    /// The use at which data should start to move out: the trigger's share of the limit, in bytes.
     pub trigger: u64,
-    /// The use at which moving out stops: a share of the limit.
+    /// The use at which moving out stops: the stop's share of the limit, in bytes.
     pub stop: u64,
     /// How much has to move out before moving stops; 0 when nothing has to.
     pub amount_to_downgrade: u64,

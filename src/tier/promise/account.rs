@@ -182,6 +182,7 @@ impl Account {
         }
         let size = self.size.swap(0, AcqRel);
         self.space.promised.fetch_sub(size, AcqRel);
+        self.space.reservations.fetch_sub(1, AcqRel);
         Some((size, room))
     }
 }

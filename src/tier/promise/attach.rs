@@ -13,7 +13,7 @@ use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::driver::thread_end;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
@@ -35,9 +35,45 @@ pub(super) struct Stream {
 /// All attachments.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    /// Raised by every change to `streams`, with its lock held.
+    /// Raised by every change to what is known of a stream, with the lock held.
     version: AtomicU64,
-    streams: Mutex<HashMap<Key, Stream>>,
+    known: Mutex<Known>,
+}
+
+/// What is known of streams. It is kept both ways, so that the end of a stream or a reservation
+/// need not look at all others.
+#[derive(Debug, Default)]
+struct Known {
+    /// By stream, and by the space's index.
+    streams: HashMap<u64, BTreeMap<usize, Stream>>,
+    /// The streams that a reservation is attached to, by its number. None is empty.
+    attached: BTreeMap<u64, BTreeSet<u64>>,
+}
+
+impl Known {
+    fn get(&self, (space, stream): Key) -> Option<&Stream> {
+        self.streams.get(&stream)?.get(&space)
+    }
+
+    fn entry(&mut self, (space, stream): Key) -> &mut Stream {
+        self.streams.entry(stream).or_default().entry(space).or_default()
+    }
+
+    /// Takes a reservation off a stream.
+    fn take(&mut self, (space, stream): Key) -> Option<Arc<Account>> {
+        let account = self.streams.get_mut(&stream)?.get_mut(&space)?.account.take()?;
+        self.unlink(&account, stream);
+        Some(account)
+    }
+
+    fn unlink(&mut self, account: &Account, stream: u64) {
+        if let Some(streams) = self.attached.get_mut(&account.id) {
+            streams.remove(&stream);
+            if streams.is_empty() {
+                self.attached.remove(&account.id);
+            }
+        }
+    }
 }
 
 /// What a thread remembers.
@@ -47,6 +83,13 @@ struct Local {
     answers: Vec<(u64, u64, Key, Stream)>,
     /// Attached reservations, each with its hub and space.
     attached: Vec<(u64, usize, Arc<Account>)>,
+}
+
+impl Local {
+    /// What the thread has attached in a space.
+    fn attached_in(&self, hub: u64, space: &Space) -> Option<Arc<Account>> {
+        self.attached.iter().find(|a| a.0 == hub && a.1 == space.index).map(|a| a.2.clone())
+    }
 }
 
 thread_local! {
@@ -86,12 +129,21 @@ impl Attachments {
                 }
             };
             if answer.account.is_none() {
-                let own = local.attached.iter().find(|a| a.0 == hub && a.1 == space.index);
-                answer.account = own.map(|a| a.2.clone());
+                answer.account = local.attached_in(hub, space);
             }
             answer
         });
         found.unwrap_or_else(|| self.look(space, key))
+    }
+
+    /// Like [`Self::current`], for who only asks: it may be about what is no stream, which is not
+    /// entered.
+    pub(super) fn find(&self, hub: u64, space: &Space, stream: u64) -> Stream {
+        let mut found = lock(&self.known).get((space.index, stream)).cloned().unwrap_or_default();
+        if found.account.is_none() {
+            found.account = with_local(|local| local.attached_in(hub, space)).flatten();
+        }
+        found
     }
 
     /// The usage of a stream, if the space counts by stream.
@@ -103,24 +155,24 @@ impl Attachments {
     }
 
     fn look(&self, space: &Space, key: Key) -> Stream {
-        let mut streams = lock(&self.streams);
+        let mut known = lock(&self.known);
         if !space.per_stream {
-            return streams.get(&key).cloned().unwrap_or_default();
+            return known.get(key).cloned().unwrap_or_default();
         }
-        let entry = streams.entry(key).or_default();
+        let entry = known.entry(key);
         entry.usage.get_or_insert_with(Arc::default);
         entry.clone()
     }
 
     /// Attaches a reservation to a stream.
     pub(super) fn attach_stream(&self, account: &Arc<Account>, stream: u64) -> Result<()> {
-        let mut streams = lock(&self.streams);
+        let mut known = lock(&self.known);
         // With the lock held: a later release takes it, too, and finds the entry.
         if account.released() {
             return Err(released(account.id));
         }
         let space = account.space.id;
-        let entry = streams.entry((account.space.index, stream)).or_default();
+        let entry = known.entry((account.space.index, stream));
         if let Some(other) = &entry.account {
             return Err(Error::invalid(format!(
                 "stream {stream:#x} has reservation {} of {space} attached; detach it first",
@@ -128,14 +180,15 @@ impl Attachments {
             )));
         }
         entry.account = Some(account.clone());
+        known.attached.entry(account.id).or_default().insert(stream);
         self.version.fetch_add(1, Release);
         Ok(())
     }
 
     /// Detaches a stream's reservation in a space.
     pub(super) fn detach_stream(&self, space: &Space, stream: u64) -> Result<()> {
-        let mut streams = lock(&self.streams);
-        let taken = streams.get_mut(&(space.index, stream)).and_then(|e| e.account.take());
+        let mut known = lock(&self.known);
+        let taken = known.take((space.index, stream));
         if taken.is_none() {
             return Err(Error::invalid(format!("stream {stream:#x} has no reservation of {} attached", space.id)));
         }
@@ -182,23 +235,19 @@ impl Attachments {
 
     /// Detaches a released reservation from every stream; threads notice by themselves.
     pub(super) fn forget(&self, account: &Arc<Account>) {
-        let mut streams = lock(&self.streams);
-        let mut any = false;
-        for entry in streams.values_mut() {
-            if entry.account.as_ref().is_some_and(|a| Arc::ptr_eq(a, account)) {
-                entry.account = None;
-                any = true;
-            }
+        let mut known = lock(&self.known);
+        let Some(streams) = known.attached.remove(&account.id) else { return };
+        for stream in streams {
+            known.entry((account.space.index, stream)).account = None;
         }
-        if any {
-            self.version.fetch_add(1, Release);
-        }
+        self.version.fetch_add(1, Release);
     }
 
     /// Forgets a stream that is gone, in every space.
     pub(super) fn forget_stream(&self, stream: u64) {
-        let mut streams = lock(&self.streams);
-        streams.retain(|key, _| key.1 != stream);
+        let mut known = lock(&self.known);
+        let Some(gone) = known.streams.remove(&stream) else { return };
+        gone.values().filter_map(|s| s.account.as_ref()).for_each(|account| known.unlink(account, stream));
         self.version.fetch_add(1, Release);
     }
 }

@@ -20,7 +20,10 @@ use super::terms::Wait;
 use crate::base::sync::{self, Condvar, Mutex, MutexGuard};
 use crate::base::{size::exact, Error, Result, Status};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -99,7 +102,8 @@ impl Books {
     fn open(&mut self, space: Arc<Space>, bytes: u64, policies: Policies, arrived: u64) -> Arc<Account> {
         self.last_id += 1;
         let id = self.last_id;
-        space.promised.fetch_add(bytes, std::sync::atomic::Ordering::AcqRel);
+        space.promised.fetch_add(bytes, AcqRel);
+        space.reservations.fetch_add(1, AcqRel);
         let account = Arc::new(Account::new(space, id, bytes, policies, (arrived, self.tick())));
         self.live.insert(id, account.clone());
         account

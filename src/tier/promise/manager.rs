@@ -109,8 +109,7 @@ impl Manager {
     pub fn usage(&self, id: SpaceId) -> Result<SpaceUsage> {
         let state = self.hub.lock();
         let space = find(&state.books.spaces, id)?;
-        let reservations = state.books.live.values().filter(|a| a.space.index == space.index).count();
-        Ok(space.snapshot(reservations as u64, state.queue.wanting(space.index)))
+        Ok(space.snapshot(state.queue.wanting(space.index)))
     }
 
     /// Sets how many bytes a space has, and how many of them may be promised or used. What is above
@@ -368,15 +367,16 @@ impl Manager {
     /// The number of the reservation the calling thread's allocations on a stream draw from.
     pub fn current(&self, space: &Arc<Space>, stream: u64) -> Result<Option<u64>> {
         self.own(space)?;
-        let current = self.hub.attachments.current(self.hub.id, space, stream);
+        let current = self.hub.attachments.find(self.hub.id, space, stream);
         Ok(current.account.filter(|a| !a.released()).map(|a| a.id))
     }
 
     /// What a stream's live allocations use in a space, and their peak; `None` if that is not
-    /// counted.
+    /// counted. That of a stream without any so far is nobody's.
     pub fn stream_usage(&self, space: &Arc<Space>, stream: u64) -> Result<Option<Arc<Usage>>> {
         self.own(space)?;
-        Ok(self.hub.attachments.usage(self.hub.id, space, stream))
+        let usage = || self.hub.attachments.find(self.hub.id, space, stream).usage.unwrap_or_default();
+        Ok(space.per_stream.then(usage))
     }
 
     /// Detaches a stream's reservation in a space.
@@ -422,9 +422,9 @@ impl Manager {
             if let Some(a) = live().find(|a| a.room() > a.size() || a.released()) {
                 return Err(Error::internal(format!("reservation {}: more room than size: {a:?}", a.id)));
             }
-            let (sizes, drawn) = (live().map(|a| a.size()).sum(), live().map(|a| a.drawn()).sum());
+            let sums = (live().count() as u64, live().map(|a| a.size()).sum(), live().map(|a| a.drawn()).sum());
             let waited = state.queue.iter().any(|w| w.spaces().any(|s| s == space.index));
-            space.validate(sizes, drawn, waited)?;
+            space.validate(sums, waited)?;
         }
         // Nobody waits for bytes that are available.
         let mut held = vec![false; state.books.spaces.len()];

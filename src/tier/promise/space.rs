@@ -159,6 +159,8 @@ pub struct Space {
     capacity: AtomicU64,
     limit: AtomicU64,
     pub(super) promised: AtomicU64,
+    /// Live reservations.
+    pub(super) reservations: AtomicU64,
     /// The most that `committed` was allowed to exceed the limit by.
     excused: AtomicU64,
     /// As they were given: their bytes change with the limit.
@@ -193,6 +195,7 @@ impl Space {
             capacity: AtomicU64::new(options.capacity),
             limit: AtomicU64::new(limit),
             promised: AtomicU64::new(0),
+            reservations: AtomicU64::new(0),
             excused: AtomicU64::new(0),
             thresholds: Mutex::new(options.thresholds),
             trigger: AtomicU64::new(0),
@@ -371,8 +374,8 @@ impl Space {
         self.stop.store(thresholds.stop_bytes(limit), Release);
     }
 
-    /// The counters; the caller knows the last two. Under the mutex.
-    pub(super) fn snapshot(&self, reservations: u64, waiters: u64) -> SpaceUsage {
+    /// The counters; the caller knows the last. Under the mutex.
+    pub(super) fn snapshot(&self, waiters: u64) -> SpaceUsage {
         let (limit, promised) = (self.limit(), self.promised.load(Acquire));
         let available = available(self.room.load(Acquire));
         let committed = i128::from(limit) - i128::from(available);
@@ -387,19 +390,20 @@ impl Space {
             beyond: available.min(0).unsigned_abs(),
             trigger: self.trigger.load(Acquire),
             stop: self.stop.load(Acquire),
-            reservations,
+            reservations: self.reservations.load(Acquire),
             waiters,
         }
     }
 
-    /// Checks the equations above, given the sums over its live reservations and whether there are
-    /// waiters. Under the mutex, while nothing is drawn or given back.
-    pub(super) fn validate(&self, sizes: u64, drawn: u64, waited: bool) -> Result<()> {
-        let bad = |what: &str| Err(Error::internal(format!("{}: {what}; {:?}", self.id, self.snapshot(0, 0))));
+    /// Checks the equations above, given the number of its live reservations, the sums of their
+    /// sizes and of what is drawn from them, and whether there are waiters. Under the mutex, while
+    /// nothing is drawn or given back.
+    pub(super) fn validate(&self, (live, sizes, drawn): (u64, u64, u64), waited: bool) -> Result<()> {
+        let bad = |what: &str| Err(Error::internal(format!("{}: {what}; {:?}", self.id, self.snapshot(0))));
         let room = self.room.load(Acquire);
-        let u = self.snapshot(0, 0);
-        if u.promised != sizes {
-            return bad(&format!("reservations of {sizes} bytes are alive"));
+        let u = self.snapshot(0);
+        if (u.reservations, u.promised) != (live, sizes) {
+            return bad(&format!("{live} reservations of {sizes} bytes are alive"));
         }
         if i128::from(u.limit) - i128::from(available(room)) != i128::from(u.promised + u.unreserved) {
             return bad("less than what is promised is committed");

@@ -253,6 +253,29 @@ fn a_disk_that_fails_leaves_the_bytes_where_they_were() {
     }
 }
 
+/// A file that cannot be removed just now is counted for as long as it is there, and goes when room
+/// for another is asked for.
+#[test]
+fn a_file_that_could_not_be_removed_is_removed_later() {
+    let rig = Parted::new(64 * MIB);
+    let used = || rig.manager.usage(SpaceId::new(Tier::Disk, 0)).unwrap().used;
+    let all = [(); 2].map(|()| rig.malloc(20 * PAGE));
+    all.iter().for_each(|&p| rig.shift(p, DISK).unwrap());
+    let both = used();
+    rig.disk.fail(DiskCall::Remove, libc::EIO);
+    for p in all {
+        rig.pool().free(p, None).unwrap();
+    }
+    assert_eq!((rig.files().len(), used()), (2, both));
+    let p = rig.malloc(40 * PAGE);
+    assert_eq!(rig.shift(p, DISK).unwrap_err().status, Status::OutOfMemory, "the files cannot be removed yet");
+    rig.disk.set(&[]);
+    rig.shift(p, DISK).unwrap();
+    assert_eq!(rig.files().len(), 1);
+    rig.books();
+    rig.close(&[p]);
+}
+
 /// Reading fails: the file stays, and its bytes with it.
 #[test]
 fn a_read_that_fails_can_be_tried_again() {

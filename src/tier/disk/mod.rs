@@ -16,8 +16,9 @@
 //! of the slots; `used` is the sum of the lengths of their files and of those of writes in
 //! progress; `peak >= used`. All are 0 when every slot is removed.
 //!
-//! Locks: of a store's books, and of its reaper's queue and thread. None is held for a call to the
-//! file system, none is taken under another of them, and each may be taken under any other.
+//! Locks: of a store's books, of what it could not remove, and of its reaper's queue and thread.
+//! None is held for a call to the file system, none is taken under another of them, and each may be
+//! taken under any other.
 //!
 //! The semantics are in `docs/spec/tiers.md`, the measurements in `docs/adr/disk-io.md`.
 

@@ -168,23 +168,31 @@ impl Mount {
 
     /// Waits until the file system has the blocks back of all that has been removed here so far.
     fn settle(&self) {
-        let store = lock(&self.store).clone();
-        if let Some(store) = store {
+        if let Some(store) = self.opened() {
             store.settle();
         }
     }
 
+    /// The store, if it has been opened.
+    fn opened(&self) -> Option<Arc<Store>> {
+        lock(&self.store).clone()
+    }
+
     /// Whether the store has been opened.
     pub fn is_open(&self) -> bool {
-        lock(&self.store).is_some()
+        self.opened().is_some()
     }
 
     /// Counts what a slot of `bytes` of data takes of the space: the whole file. Keep it as long as
     /// the slot, and say when that has been [made](Drawn::made). Of attached reservations, only the
-    /// thread's counts. If the space has too little, the out-of-memory policy may make room. Call
-    /// it with no lock held: policies may call back.
+    /// thread's counts. Removes first what could not be removed before. If the space has too
+    /// little, the out-of-memory policy may make room. Call it with no lock held: policies may call
+    /// back.
     pub fn draw<'a>(&self, bytes: u64, from: impl Into<DrawFrom<'a>>) -> Result<Drawn> {
         let bytes = file_bytes(bytes, self.options.chunk_bytes)?;
+        if let Some(store) = self.opened() {
+            store.discard_left();
+        }
         self.manager.allocate_with(&self.space, from, bytes, NO_STREAM, |drawn, _| Ok(drawn))
     }
 }

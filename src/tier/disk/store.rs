@@ -15,6 +15,7 @@ use crate::base::sync::lock;
 use crate::base::{Error, Result};
 use crate::driver::disk::identity::unlikely_twice;
 use crate::driver::disk::{Disk, OsDisk};
+use crate::tier::promise::Drawn;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,8 @@ use std::sync::{Arc, Mutex};
 /// its writers and its readers, removes all of its files.
 pub struct Store {
     shared: Arc<Shared>,
+    /// Slots that could not be removed, with their receipts.
+    left: Mutex<Vec<(Slot, Drawn)>>,
 }
 
 impl Store {
@@ -48,7 +51,7 @@ impl Store {
         let (options, number, reaper) = (options.clone(), unlikely_twice(), Reaper::new(disk.clone()));
         let left = AtomicBool::new(false);
         let shared = Shared { disk, options, abilities, claim, reclaimed, number, books, reaper, left };
-        Ok(Store { shared: Arc::new(shared) })
+        Ok(Store { shared: Arc::new(shared), left: Mutex::default() })
     }
 
     /// How it works here, in a sentence: the directory, direct or not and why not, what reads and
@@ -153,6 +156,25 @@ impl Store {
     /// wait for the file system to give the blocks back, unless it is behind with many.
     pub fn remove(&self, slot: Slot) -> Result<()> {
         self.shared.remove(self.shared.known(slot)?)
+    }
+
+    /// Removes a slot that nobody needs, and gives back what was drawn for it. If its file cannot
+    /// be removed just now, it stays counted until [`Self::discard_left`] finds that it can.
+    pub fn discard(&self, slot: Slot, drawn: Drawn) {
+        if self.remove(slot).is_err() {
+            lock(&self.left).push((slot, drawn));
+        }
+    }
+
+    /// Removes what could not be removed before, up to the first that still cannot be.
+    pub fn discard_left(&self) {
+        let next = || lock(&self.left).pop();
+        while let Some((slot, drawn)) = next() {
+            if self.remove(slot).is_err() {
+                lock(&self.left).push((slot, drawn));
+                return;
+            }
+        }
     }
 
     /// Removes the directory with all files, used or not, as the process exits. Waits for no lock,

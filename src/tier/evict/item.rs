@@ -29,7 +29,8 @@ pub(super) enum Place {
     Disk(Filed),
 }
 
-/// Bytes in a slot of a store. The drop removes the slot.
+/// Bytes in a slot of a store. The drop removes the slot, or leaves it and its receipt to the store
+/// to remove later.
 pub(super) struct Filed {
     pub(super) store: Arc<Store>,
     pub(super) slot: Slot,
@@ -39,10 +40,8 @@ pub(super) struct Filed {
 
 impl Drop for Filed {
     fn drop(&mut self) {
-        if self.store.remove(self.slot).is_err() {
-            // The file is left to the next process that opens a store there, and its bytes stay
-            // counted.
-            std::mem::forget(self.drawn.take());
+        if let Some(drawn) = self.drawn.take() {
+            self.store.discard(self.slot, drawn);
         }
     }
 }

@@ -305,7 +305,7 @@ gpumem_status gpumem_reservation_out_of_memory_set(gpumem_reservation r,
 // space's limit forbids it, even where another disk has room, but not when the file system is
 // full. It is called on the thread that moves, which may be gpumem's own.
 //
-// In a host's space callback is called for memory that the program asks for, and for data that is
+// In a host space, callback is called for memory that the program asks for, and for data that is
 // to move there. It is never called for the buffers that a move to or from a file copies through:
 // ordinary memory takes their place. They are drawn from no reservation either.
 //

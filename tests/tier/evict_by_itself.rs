@@ -8,8 +8,9 @@ use gpumem::base::size::MIB;
 use gpumem::context::What;
 use gpumem::driver::Driver;
 use gpumem::tier::evict::{Goal, To};
-use gpumem::tier::{SpaceId, Tier};
+use gpumem::tier::{OutOfMemoryPolicy, SpaceId, Tier};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use test_support::{rounds, stride};
@@ -176,6 +177,40 @@ fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
     }
     rig.host.device_sync(D).unwrap();
     for p in never.into_iter().chain(all) {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// The mover, which finds no room below at each ring, tries less and less often.
+#[test]
+fn the_mover_does_not_try_in_vain_at_every_ring() {
+    let rig = Rig::new(Options { pages: 100, pinned: MIB, mover: true, ..Options::default() });
+    let s = rig.stream();
+    let asked = Arc::new(AtomicU64::new(0));
+    let policy = OutOfMemoryPolicy::Callback(Arc::new({
+        let asked = asked.clone();
+        move |_| {
+            asked.fetch_add(1, Relaxed);
+            false
+        }
+    }));
+    let manager = rig.ctx.tiers().unwrap().manager();
+    manager.set_out_of_memory_policy(HOST, policy).unwrap();
+    let all: Vec<u64> = (0..90).map(|_| rig.malloc(PAGE, 0, s)).collect();
+    let start = Instant::now();
+    // The pauses of ten tries, each twice as long as the one before, are more than this together.
+    while start.elapsed() < Duration::from_secs(2) {
+        for &p in &all {
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    let asked = asked.load(Relaxed);
+    assert!((1..10).contains(&asked), "{asked}");
+    manager.set_out_of_memory_policy(HOST, OutOfMemoryPolicy::Fail).unwrap();
+    for p in all {
         rig.ctx.free_async(p, s).unwrap();
     }
     rig.close();

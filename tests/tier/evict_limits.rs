@@ -503,6 +503,37 @@ fn a_reservation_moves_others_out() {
     }
 }
 
+/// The host has no room for one of the items, so nothing that is as large is tried in vain: its
+/// policy is asked once for each size that is smaller than all before.
+#[test]
+fn what_there_is_no_room_for_is_tried_once() {
+    let rig = Rig::new(Options { pages: 32, pinned: MIB, ..Options::default() });
+    let s = rig.stream();
+    let asked = Arc::new(AtomicU64::new(0));
+    let policy = OutOfMemoryPolicy::Callback(Arc::new({
+        let asked = asked.clone();
+        move |_| {
+            asked.fetch_add(1, Relaxed);
+            false
+        }
+    }));
+    let manager = rig.ctx.tiers().unwrap().manager();
+    manager.set_out_of_memory_policy(SpaceId::new(Tier::Host, 0), policy).unwrap();
+    let all = movable(&rig, 24, s);
+    for pages in [8, 12, 20] {
+        let e = rig.try_malloc(pages * PAGE, 0, s).unwrap_err();
+        assert_eq!((e.status, asked.swap(0, Relaxed)), (Status::OutOfMemory, 1), "{pages}: {e}");
+    }
+    let smaller = rig.malloc(PAGE - 1, 0, s);
+    rig.ctx.hold(smaller).unwrap();
+    rig.ctx.unhold(smaller, s).unwrap();
+    rig.try_malloc(7 * PAGE, 0, s).unwrap_err();
+    assert_eq!(asked.swap(0, Relaxed), 2);
+    assert_eq!(resident(&rig, &all), 24);
+    manager.set_out_of_memory_policy(SpaceId::new(Tier::Host, 0), OutOfMemoryPolicy::Fail).unwrap();
+    close(&rig, &[all, vec![smaller]].concat(), s);
+}
+
 /// Ordinary allocations make room as well.
 #[test]
 fn an_ordinary_allocation_moves_others_out() {

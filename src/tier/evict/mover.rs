@@ -18,6 +18,8 @@ use std::time::Duration;
 const NAME: &str = "gpumem-mover";
 /// How long to leave a space alone that could not be emptied.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// The longest that an error in emptying it doubles this to, each time until there is none.
+const MOST_PATIENCE: Duration = Duration::from_millis(1280);
 /// The most bytes claimed at a time.
 const PART: u64 = 256 << 20;
 
@@ -64,11 +66,14 @@ impl Drop for Mover {
 }
 
 fn run(shared: &Shared, options: MoverOptions) {
-    let mut warned = false;
+    let (mut warned, mut patience) = (false, PATIENCE);
     while shared.bell.wait() {
         let Some(work) = exit::work() else { return };
         let emptied = later::hold(|| shared.empty_all());
         drop(work);
+        if emptied.is_ok() {
+            patience = PATIENCE;
+        }
         match emptied {
             Ok(true) => warned = false,
             // Everything left is in use. The end of that use rings, and so do many other calls.
@@ -82,9 +87,10 @@ fn run(shared: &Shared, options: MoverOptions) {
                 if options.warn && !std::mem::replace(&mut warned, true) {
                     process::say(format_args!("{space} stays too full: {e}"));
                 }
-                if !shared.bell.pause(PATIENCE) {
+                if !shared.bell.pause(patience) {
                     return;
                 }
+                patience = MOST_PATIENCE.min(2 * patience);
             }
         }
     }

@@ -13,8 +13,19 @@ use crate::tier::{SpaceId, Tier};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How many items to look at at a time.
+/// The most items to look at at a time.
 const BATCH: usize = 64;
+
+/// How far the search for items in a space has come.
+struct Search {
+    /// The last use and address of the item looked at last. The search goes on behind it, and round
+    /// to it again: what others had claimed may be idle by then.
+    at: (u64, u64),
+    /// Items that could not be moved, by address.
+    passed: BTreeSet<u64>,
+    /// The fewest bytes that no lower space had room for. There is none for more.
+    refused: u64,
+}
 
 /// Items found to move out of a space.
 struct Found {
@@ -80,9 +91,10 @@ impl Shared {
             // There is no lower tier.
             Tier::Disk => return Ok(0),
         };
-        let (mut free, mut passed, mut error) = (0u64, BTreeSet::new(), None);
+        let (mut free, mut error) = (0u64, None);
+        let mut search = Search { at: (0, 0), passed: BTreeSet::new(), refused: u64::MAX };
         while free < bytes && go_on() {
-            let found = self.find(space, bytes - free, lack, &passed);
+            let found = self.find(space, bytes - free, lack, &mut search);
             if all_or_none && found.bytes < bytes - free {
                 if found.bytes.saturating_add(found.leaving_bytes) < bytes - free {
                     // All of it would not be enough, so it stays.
@@ -98,13 +110,14 @@ impl Shared {
                 break;
             }
             let tried: Vec<(u64, u64)> = found.claims.iter().map(|c| (c.item.base, would_free(c, lack))).collect();
-            let (went, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
+            let (went, refused, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
             for (base, size) in tried {
                 match went.contains_key(&base) {
                     true => free += size,
-                    false => drop(passed.insert(base)),
+                    false => drop(search.passed.insert(base)),
                 }
             }
+            search.refused = search.refused.min(refused);
             error = error.or(outcome.err());
         }
         match error {
@@ -140,21 +153,34 @@ impl Shared {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims items that make up `bytes`, except for those of `but` and, with a lack, those that do
-    /// not help against it.
-    fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, but: &BTreeSet<u64>) -> Found {
+    /// Claims items that make up `bytes`, except for those passed or refused and, with a lack, those
+    /// that do not help against it. Looks at each item once at the most.
+    fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, search: &mut Search) -> Found {
         let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
-        let mut after = (0, 0);
+        // The second half of the round begins with the oldest.
+        let (start, mut most) = (search.at, 1);
+        let mut is_second = start == (0, 0);
         // Whether what an item frees is known before it is claimed. If not, it must not look
         // meanwhile as if it left: others would wait for it.
         let known = space.tier == Tier::Gpu || lack.is_none();
         loop {
-            let batch = self.register.oldest(space, after, BATCH);
-            let Some(&(used, ref last)) = batch.last() else { return found };
-            after = (used, last.base);
-            for (_, item) in batch {
+            let batch = self.register.oldest(space, search.at, most);
+            if batch.is_empty() {
+                if is_second {
+                    return found;
+                }
+                (search.at, is_second) = ((0, 0), true);
+            }
+            most = BATCH.min(2 * most);
+            for (used, item) in batch {
+                #[cfg(all(test, not(loom)))]
+                tests::look();
+                if is_second && (0, 0) < start && start < (used, item.base) {
+                    return found;
+                }
+                search.at = (used, item.base);
                 let size = frees(space, &item, lack);
-                if size == 0 || but.contains(&item.base) {
+                if size == 0 || item.bytes >= search.refused || search.passed.contains(&item.base) {
                     continue;
                 }
                 match item.try_claim(false, known) {
@@ -198,5 +224,84 @@ fn frees(space: SpaceId, item: &Item, lack: Option<&Lack>) -> u64 {
         (Tier::Gpu, Some(lack)) => item.helps(lack),
         (Tier::Gpu, None) => item.mapped,
         (Tier::Host | Tier::Disk, _) => item.bytes.max(1),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use crate::base::size::MIB;
+    use crate::base::{DeviceId, StreamHandle};
+    use crate::driver::disk::OsDisk;
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
+    use crate::tier::disk::StoreOptions;
+    use crate::tier::evict::{Evictor, MoverOptions, Parts};
+    use crate::tier::host::{HostNode, HostOptions as Pinned, HostTier};
+    use crate::tier::{Disks, Manager, SpaceId, SpaceOptions, Thresholds, Tier};
+    use std::cell::Cell;
+    use std::sync::{Arc, OnceLock};
+
+    const GPU: SpaceId = SpaceId::new(Tier::Gpu, 0);
+    const ITEMS: u64 = 200;
+
+    thread_local! {
+        /// How many items this thread has looked at.
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn look() {
+        LOOKS.set(LOOKS.get() + 1);
+    }
+
+    fn looks<T>(work: impl FnOnce() -> T) -> (u64, T) {
+        LOOKS.set(0);
+        let done = work();
+        (LOOKS.get(), done)
+    }
+
+    /// Items that may move automatically, each smaller than the one before, over pinned memory of
+    /// so many bytes.
+    fn rig(pinned: u64) -> (Evictor, Vec<u64>) {
+        let host = HostDriver::new(HostOptions::default()).unwrap();
+        let manager = Arc::new(Manager::new());
+        let gpu = vec![manager.add_space(GPU, &SpaceOptions::new(1024 * MIB)).unwrap()];
+        let nodes = vec![HostNode { id: 0, capacity: pinned, limit: pinned }];
+        let pinned = Pinned { block_bytes: MIB, blocks: 4, chunks: 1, nodes, ..Pinned::default() };
+        let tier = Arc::new(HostTier::new(host.clone(), manager.clone(), &pinned).unwrap());
+        let disk = Arc::new(OsDisk::default());
+        let disks = Disks::new_on(disk, manager.clone(), StoreOptions::default(), Thresholds::default());
+        let pool = Pool::new(host.clone(), DeviceId(0), PoolOptions::default()).unwrap();
+        let pools: Arc<[OnceLock<Pool>]> = Arc::new([OnceLock::from(pool)]);
+        let parts = Parts {
+            driver: host,
+            manager,
+            pools: pools.clone(),
+            gpu,
+            host: tier,
+            disks: Arc::new(disks),
+            spare: Box::new(|| false),
+            unasked: Box::new(|_| {}),
+        };
+        let evictor = Evictor::new(parts, MoverOptions { enabled: false, warn: false });
+        let all = (0..ITEMS).map(|i| {
+            let req = AllocRequest { size: MIB - i, flags: AllocFlags::EVICTABLE, ..AllocRequest::default() };
+            let p = evictor.malloc(pools[0].get().unwrap(), &req, None).unwrap();
+            evictor.hold(p).unwrap();
+            evictor.unhold(p, StreamHandle::LEGACY).unwrap();
+            p
+        });
+        let all = all.collect();
+        (evictor, all)
+    }
+
+    /// None of the items has a place to go to: each is looked at when it is tried, and once more
+    /// before giving up.
+    #[test]
+    fn the_search_goes_on_where_it_was() {
+        let (evictor, _) = rig(0);
+        let (looks, moved) = looks(|| evictor.make_room(GPU, 1));
+        assert!(moved.is_err());
+        assert!(looks <= 3 * ITEMS, "{looks}");
     }
 }

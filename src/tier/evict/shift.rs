@@ -127,6 +127,8 @@ pub(super) struct Shift<'a> {
     moved: Moved,
     /// The items that were moved, by address.
     went: BTreeMap<u64, Arc<Item>>,
+    /// The fewest bytes that none of the spaces had room for.
+    refused: u64,
 }
 
 /// Tells how far a shift is.
@@ -165,17 +167,18 @@ impl Shared {
         progress: Option<Progress>,
         keep: Option<&mut Vec<Claim>>,
     ) -> Result<Moved> {
-        self.shift_some(claims, goal, by, (progress, keep), false).1
+        self.shift_some(claims, goal, by, (progress, keep), false).2
     }
 
     /// Like [`Shared::shift`], for items that move automatically: one that cannot be moved does not
-    /// keep the others from it. Also returns the items that were moved, by address.
+    /// keep the others from it. Also returns the items that were moved, by address, and the fewest
+    /// bytes that no space had room for.
     pub(super) fn shift_by_itself(
         &self,
         claims: Vec<Claim>,
         goal: &Goal,
         progress: Progress,
-    ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
+    ) -> (BTreeMap<u64, Arc<Item>>, u64, Result<Moved>) {
         self.shift_some(claims, goal, By::Noted, (Some(progress), None), true)
     }
 
@@ -186,13 +189,13 @@ impl Shared {
         by: By,
         (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
         by_itself: bool,
-    ) -> (BTreeMap<u64, Arc<Item>>, Result<Moved>) {
+    ) -> (BTreeMap<u64, Arc<Item>>, u64, Result<Moved>) {
         // A hold keeps the claims of what it brings back.
         let unasked = (by_itself || keep.is_some()).then(Instant::now);
         if let Goal::Away(To::Space(id)) | Goal::Nearer(To::Space(id)) = goal {
             // Even if nothing is to be moved.
             if let Err(e) = self.parts.manager.space(*id) {
-                return (BTreeMap::new(), Err(e));
+                return (BTreeMap::new(), u64::MAX, Err(e));
             }
         }
         let there = |c: &Claim| goal.is_reached(c.place().space(c.item.device));
@@ -204,14 +207,27 @@ impl Shared {
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
         let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());
-        let (moved, went) = (Moved::default(), BTreeMap::new());
-        let mut shift =
-            Shift { shared: self, goal, by, by_itself, flow: None, waited, pending, buffers, keep, told, moved, went };
+        let (flow, moved, went, refused) = (None, Moved::default(), BTreeMap::new(), u64::MAX);
+        let mut shift = Shift {
+            shared: self,
+            goal,
+            by,
+            by_itself,
+            flow,
+            waited,
+            pending,
+            buffers,
+            keep,
+            told,
+            moved,
+            went,
+            refused,
+        };
         let name = if goal.is_nearer() { c"restore" } else { c"evict" };
         let range = (total > 0).then(|| nvtx::range(name, total));
         let outcome = shift.run(claims);
         drop(range);
-        let (moved, went) = (shift.moved, std::mem::take(&mut shift.went));
+        let (moved, went, refused) = (shift.moved, std::mem::take(&mut shift.went), shift.refused);
         drop(shift);
         if let Some(start) = unasked {
             self.tell_of(&went, goal.is_nearer(), start);
@@ -220,7 +236,7 @@ impl Shared {
             0 => e,
             n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
         });
-        (went, outcome)
+        (went, refused, outcome)
     }
 
     /// Tells of items that have moved without being named.
@@ -257,6 +273,9 @@ impl<'a> Shift<'a> {
         let mut outcome = Ok(());
         let mut passed = Ok(());
         for claim in claims {
+            if self.by_itself && claim.item.bytes >= self.refused {
+                continue;
+            }
             outcome = self.one(claim);
             match &outcome {
                 Err(e) if self.by_itself && !ends(e.status) && !self.is_broken() => {
@@ -302,7 +321,7 @@ impl<'a> Shift<'a> {
 
     /// Moves an item to the first space that has room.
     fn elsewhere(&mut self, mut claim: Claim) -> Result<()> {
-        let mut full = None;
+        let (mut full, mut all_full) = (None, true);
         for target in self.shared.targets(self.goal, claim.place().space(claim.item.device))? {
             let step = match (target.tier, claim.place()) {
                 (Tier::Host, Place::Device) => self.start_out(claim, target.id)?,
@@ -315,9 +334,13 @@ impl<'a> Shift<'a> {
                 Step::Taken => return Ok(()),
                 Step::Full(e, back) => {
                     claim = back;
+                    all_full &= e.status == Status::OutOfMemory;
                     full.get_or_insert(e);
                 }
             }
+        }
+        if all_full {
+            self.refused = self.refused.min(claim.item.bytes);
         }
         Err(full.unwrap_or_else(|| Error::internal("no space to move to")))
     }

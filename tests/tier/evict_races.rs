@@ -355,6 +355,88 @@ fn a_move_that_waits_keeps_nothing_from_making_room() {
     rig.close();
 }
 
+/// A restore of a tag lets go of what is there already: it makes room for a hold meanwhile.
+#[test]
+fn what_need_not_move_makes_room_while_the_others_do() {
+    let rig = Rig::new(Options { pages: 53, ..Options::default() });
+    let s = rig.stream();
+    // So many parts that the first is over before the last is submitted.
+    let (first, wanted) = (rig.malloc(40 * PAGE, 1, s), rig.malloc(PAGE, 2, s));
+    for p in [first, wanted] {
+        rig.ctx.shift(What::One(p), Goal::Lower, Some(s), None).unwrap();
+    }
+    let there: Vec<u64> = (0..12).map(|_| rig.malloc(PAGE, 1, s)).collect();
+    for &p in &there {
+        assert!(first < p, "it is claimed first, and moved first");
+        rig.ctx.hold(p).unwrap();
+        rig.ctx.unhold(p, s).unwrap();
+    }
+    thread::scope(|scope| {
+        let mut held = None;
+        // Called before the others of the tag have their turn.
+        let mut progress = |_, _| {
+            held.get_or_insert_with(|| scope.spawn(|| rig.ctx.hold(wanted)).join().unwrap());
+            true
+        };
+        rig.ctx.shift(What::Tag(1), Goal::Device, Some(s), Some(&mut progress)).unwrap();
+        held.unwrap().unwrap();
+    });
+    for p in [vec![first, wanted], there].concat() {
+        rig.ctx.free_async(p, s).unwrap();
+    }
+    rig.close();
+}
+
+/// A thread moves a tag again and again, most of which is idle: it never keeps a hold from making
+/// room.
+#[test]
+fn claims_of_a_moment_keep_no_hold_from_making_room() {
+    let cases: [(u64, u64, &[Goal]); 4] = [
+        (1001, 1000, &[Goal::Device]),
+        (17, 40, &[Goal::Device]),
+        (17, 40, &[Goal::Lower]),
+        (3, 1, &[Goal::Lower, Goal::Device]),
+    ];
+    for (pages, tagged, goals) in cases {
+        let rig = Rig::new(Options { pages, ..Options::default() });
+        let s = rig.stream();
+        let malloc = |tag| {
+            let p = rig.malloc(4096, tag, s);
+            rig.ctx.hold(p).unwrap();
+            rig.ctx.unhold(p, s).unwrap();
+            p
+        };
+        let tagged: Vec<u64> = (0..tagged).map(|_| malloc(1)).collect();
+        let wanted = malloc(2);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    for &goal in goals {
+                        // A restore of all may be more than there is room for.
+                        let _ = rig.ctx.shift(What::Tag(1), goal, None, None);
+                    }
+                }
+            });
+            let holds = || {
+                (0..rounds(4000)).try_for_each(|_| {
+                    rig.ctx.hold(wanted)?;
+                    rig.ctx.unhold(wanted, s)?;
+                    // So that the next hold needs room, too.
+                    rig.ctx.shift(What::One(wanted), Goal::Lower, None, None).map(drop)
+                })
+            };
+            let outcome = holds();
+            stop.store(true, Relaxed);
+            outcome.unwrap();
+        });
+        for p in [vec![wanted], tagged].concat() {
+            rig.ctx.free_async(p, s).unwrap();
+        }
+        rig.close();
+    }
+}
+
 /// A callback that makes room for a resize promotes what is resized: it stays where the callback
 /// has put it.
 #[test]

@@ -18,6 +18,10 @@ use crate::tier::promise::Lack;
 use crate::tier::{Drawn, Source, Space, SpaceId, Tier};
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+/// The longest wait for the end of a claim that may be over soon.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// Where bytes are.
 pub(super) enum Place {
@@ -248,6 +252,15 @@ impl Item {
         }
     }
 
+    /// Waits a moment if another thread has it that does not say that it takes it out of its space.
+    pub(super) fn wait_a_moment(&self) {
+        let me = thread_number();
+        let st = lock(&self.state);
+        if st.by.is_some_and(|by| by.leaves.is_none() && by.thread != me) {
+            drop(self.idle.wait_timeout(st, MOMENT));
+        }
+    }
+
     /// Holds it if it is in device memory and unclaimed. Returns whether it was.
     pub(super) fn pin_resident(&self) -> Result<bool> {
         let mut st = lock(&self.state);
@@ -354,6 +367,7 @@ impl Claim {
     pub(super) fn leaves(&self) {
         if let Some(by) = &mut lock(&self.item.state).by {
             by.leaves = self.place.as_ref().map(|place| place.space(self.item.device));
+            self.item.idle.notify_all();
         }
     }
 }

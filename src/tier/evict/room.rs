@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// The most items to look at at a time.
 const BATCH: usize = 64;
 
+/// How often to look again for what others had claimed for a moment.
+const LOOKS: u32 = 16;
+
 /// How far the search for items in a space has come.
 struct Search {
     /// The last use and address of the item looked at last. The search goes on behind it, and round
@@ -28,6 +31,7 @@ struct Search {
 }
 
 /// Items found to move out of a space.
+#[derive(Default)]
 struct Found {
     claims: Vec<Claim>,
     bytes: u64,
@@ -35,6 +39,10 @@ struct Found {
     /// all.
     leaving: Option<Arc<Item>>,
     leaving_bytes: u64,
+    /// The same for items that others have claimed without saying that they leave: most of these
+    /// stay, and are idle again in a moment.
+    busy: Option<Arc<Item>>,
+    busy_bytes: u64,
 }
 
 impl Shared {
@@ -91,20 +99,28 @@ impl Shared {
             // There is no lower tier.
             Tier::Disk => return Ok(0),
         };
-        let (mut free, mut error) = (0u64, None);
+        let (mut free, mut error, mut looks) = (0u64, None, LOOKS);
         let mut search = Search { at: (0, 0), passed: BTreeSet::new(), refused: u64::MAX };
         while free < bytes && go_on() {
             let found = self.find(space, bytes - free, lack, &mut search);
             if all_or_none && found.bytes < bytes - free {
-                if found.bytes.saturating_add(found.leaving_bytes) < bytes - free {
-                    // All of it would not be enough, so it stays.
-                    break;
-                }
                 drop(found.claims);
-                if let Some(item) = found.leaving {
-                    item.wait_to_leave(space);
+                let going = found.bytes.saturating_add(found.leaving_bytes);
+                if going >= bytes - free {
+                    if let Some(item) = found.leaving {
+                        item.wait_to_leave(space);
+                    }
+                    return Ok(free.max(1));
                 }
-                return Ok(free.max(1));
+                match found.busy {
+                    Some(item) if looks > 0 && going.saturating_add(found.busy_bytes) >= bytes - free => {
+                        (looks, search.at) = (looks - 1, (0, 0));
+                        item.wait_a_moment();
+                        continue;
+                    }
+                    // All of it would not be enough, so it stays.
+                    _ => break,
+                }
             }
             if found.claims.is_empty() {
                 break;
@@ -153,10 +169,10 @@ impl Shared {
         self.empty(space, bytes, None, false, &|| true)
     }
 
-    /// Claims items that make up `bytes`, except for those passed or refused and, with a lack, those
-    /// that do not help against it. Looks at each item once at the most.
+    /// Claims items that make up `bytes`, except for those passed, those too large for any lower
+    /// space and, with a lack, those that do not help against it. Looks at each item once at most.
     fn find(&self, space: SpaceId, bytes: u64, lack: Option<&Lack>, search: &mut Search) -> Found {
-        let mut found = Found { claims: Vec::new(), bytes: 0, leaving: None, leaving_bytes: 0 };
+        let mut found = Found::default();
         // The second half of the round begins with the oldest.
         let (start, mut most) = (search.at, 1);
         let mut is_second = start == (0, 0);
@@ -198,9 +214,14 @@ impl Shared {
                             return found;
                         }
                     }
-                    Outcome::Busy(leaves) if leaves == Some(space) && !in_a_callback() => {
+                    Outcome::Busy(_) if in_a_callback() => {}
+                    Outcome::Busy(leaves) if leaves == Some(space) => {
                         found.leaving_bytes = found.leaving_bytes.saturating_add(size);
                         found.leaving = Some(item);
+                    }
+                    Outcome::Busy(None) => {
+                        found.busy_bytes = found.busy_bytes.saturating_add(size);
+                        found.busy = Some(item);
                     }
                     Outcome::Claimed(_) | Outcome::Busy(_) | Outcome::Gone | Outcome::Held(_) => {}
                 }

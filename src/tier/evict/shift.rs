@@ -187,7 +187,7 @@ impl Shared {
         claims: Vec<Claim>,
         goal: &Goal,
         by: By,
-        (progress, keep): (Option<Progress>, Option<&mut Vec<Claim>>),
+        (progress, mut keep): (Option<Progress>, Option<&mut Vec<Claim>>),
         by_itself: bool,
     ) -> (BTreeMap<u64, Arc<Item>>, u64, Result<Moved>) {
         // A hold keeps the claims of what it brings back.
@@ -198,16 +198,23 @@ impl Shared {
                 return (BTreeMap::new(), u64::MAX, Err(e));
             }
         }
-        let there = |c: &Claim| goal.is_reached(c.place().space(c.item.device));
-        let total = claims.iter().filter(|c| !there(c)).map(|c| c.item.bytes).sum();
+        // What is there already is idle again at once.
+        let (there, claims): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|c| goal.is_reached(c.place().space(c.item.device)));
+        let moved = Moved { already: there.len() as u64, ..Moved::default() };
+        match &mut keep {
+            Some(keep) => keep.extend(there),
+            None => drop(there),
+        }
+        let total = claims.iter().map(|c| c.item.bytes).sum();
         if !goal.is_nearer() {
-            claims.iter().filter(|c| !there(c)).for_each(Claim::leaves);
+            claims.iter().for_each(Claim::leaves);
         }
         let _inside = enter_a_shift();
         // A progress of its own lifetime.
         let told = Told { progress: progress.map(|p| p as Progress), over: 0, total };
         let (pending, buffers, waited) = (VecDeque::new(), Vec::new(), Waited::default());
-        let (flow, moved, went, refused) = (None, Moved::default(), BTreeMap::new(), u64::MAX);
+        let (flow, went, refused) = (None, BTreeMap::new(), u64::MAX);
         let mut shift = Shift {
             shared: self,
             goal,
@@ -299,11 +306,6 @@ impl<'a> Shift<'a> {
 
     fn one(&mut self, claim: Claim) -> Result<()> {
         let device = claim.item.device;
-        if self.goal.is_reached(claim.place().space(device)) {
-            self.moved.already += 1;
-            self.keep_claim(claim);
-            return Ok(());
-        }
         if self.flow.as_ref().is_some_and(|f| f.0 != device) {
             self.finish_device(Ok(()))?;
         }
@@ -440,10 +442,6 @@ impl<'a> Shift<'a> {
         self.moved.items += 1;
         self.moved.bytes += claim.item.bytes;
         self.went.insert(claim.item.base, claim.item.clone());
-        self.keep_claim(claim);
-    }
-
-    fn keep_claim(&mut self, claim: Claim) {
         if let Some(keep) = &mut self.keep {
             keep.push(claim);
         }

@@ -210,7 +210,7 @@ impl Evictor {
 
     /// Checks the equations of the parts, and that the pools agree: every registered item lives and
     /// is not being moved, items in the device have memory, and nothing else is evictable. Call it
-    /// at a moment without allocations, frees and moves.
+    /// at a moment without allocations, frees, unholds and moves.
     pub fn validate(&self) -> Result<()> {
         let register = &self.shared.register;
         let fault = |item: &Item, said| item.fault(said).map(|fault| format!("{fault}; {item:?}"));

@@ -120,6 +120,10 @@ impl Listed for Item {
     fn id(&self) -> u64 {
         self.id
     }
+
+    fn is_held(&self) -> bool {
+        lock(&self.state).holds > 0
+    }
 }
 
 /// The pool's link to an item, made before the allocation is.

@@ -223,7 +223,9 @@ impl Shared {
                         found.busy_bytes = found.busy_bytes.saturating_add(size);
                         found.busy = Some(item);
                     }
-                    Outcome::Claimed(_) | Outcome::Busy(_) | Outcome::Gone | Outcome::Held(_) => {}
+                    // No later search has to pass it.
+                    Outcome::Held(_) => self.register.set_aside(&item),
+                    Outcome::Claimed(_) | Outcome::Busy(_) | Outcome::Gone => {}
                 }
             }
         }
@@ -314,6 +316,21 @@ mod tests {
         });
         let all = all.collect();
         (evictor, all)
+    }
+
+    /// Those that are held are looked at once, until their unholds.
+    #[test]
+    fn what_is_held_is_not_searched() {
+        let (evictor, all) = rig(1024 * MIB);
+        for _ in 0..2 {
+            all.iter().for_each(|&p| evictor.hold(p).unwrap());
+            let held = [(); 3].map(|()| looks(|| evictor.make_room(GPU, 1).unwrap()));
+            assert_eq!(held, [(ITEMS, 0), (0, 0), (0, 0)]);
+            evictor.validate().unwrap();
+            all.iter().for_each(|&p| evictor.unhold(p, StreamHandle::LEGACY).unwrap());
+            evictor.validate().unwrap();
+            assert!(evictor.make_room(GPU, u64::MAX).unwrap() >= ITEMS * MIB);
+        }
     }
 
     /// None of the items has a place to go to: each is looked at when it is tried, and once more

@@ -66,12 +66,25 @@ fn a_free_at_any_moment_of_a_move_loses_nothing() {
 #[test]
 fn a_move_of_what_is_freed_meanwhile_is_an_error() {
     let rig = Rig::new(Options { disk: true, ..Options::default() });
+    let other = tempfile::TempDir::new().unwrap();
+    let other = rig.ctx.tiers().unwrap().disks().add_mount(other.path(), Some(64 * MIB)).unwrap();
     let s = rig.stream();
-    for goal in [Goal::Lower, Goal::Away(To::Tier(Tier::Disk)), Goal::Device] {
+    let (disk, host) = (Goal::Away(To::Tier(Tier::Disk)), Goal::Nearer(To::Tier(Tier::Host)));
+    let to_other = Goal::Away(To::Space(SpaceId::new(Tier::Disk, other)));
+    let moves = [
+        (None, Goal::Lower),
+        (None, disk),
+        (Some(Goal::Lower), Goal::Device),
+        (Some(Goal::Lower), disk),
+        (Some(disk), Goal::Device),
+        (Some(disk), host),
+        (Some(disk), to_other),
+    ];
+    for (from, goal) in moves {
         for what in [What::One, |_| What::Tag(1)] {
             let all = [(); 2].map(|()| rig.malloc(PAGE, 1, s));
-            if goal == Goal::Device {
-                rig.ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap();
+            if let Some(from) = from {
+                rig.ctx.shift(What::Tag(1), from, Some(s), None).unwrap();
             }
             let mut freed = false;
             let mut free = |_, _| {

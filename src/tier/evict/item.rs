@@ -293,6 +293,11 @@ impl Item {
         (st.holds, st.place.as_ref().map(|p| p.space(self.device)))
     }
 
+    /// Whether the allocation has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.state).gone
+    }
+
     /// How many bytes its device memory would give back, of those an allocation lacks.
     pub(super) fn helps(&self, lack: &Lack) -> u64 {
         lock(&self.state).drawn.as_ref().map_or(0, |drawn| drawn.helps(lack))

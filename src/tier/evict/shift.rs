@@ -431,7 +431,7 @@ impl<'a> Shift<'a> {
 
     /// Notes that an item is where it was to go, unless it has ended on the way.
     pub(super) fn arrive(&mut self, mut claim: Claim, there: bool, place: Place) {
-        if !there {
+        if !there || claim.item.has_ended() {
             return;
         }
         let on_device = matches!(place, Place::Device);

@@ -388,6 +388,19 @@ fn a_mount_that_goes_away_is_an_error_and_no_more() {
     rig.close(&[p, q]);
 }
 
+/// The host is full and the disk is gone: the error says both, and has the status of the disk.
+#[test]
+fn a_full_host_does_not_hide_that_the_disk_is_gone() {
+    let rig = Parted::new(MIB);
+    let p = rig.malloc(PAGE);
+    fs::remove_dir_all(rig.dir.path()).unwrap();
+    let e = rig.shift(p, Goal::Lower).unwrap_err();
+    assert_eq!(e.status, Status::Io, "{e}");
+    assert!(e.message.contains("HOST 0") && e.message.contains(rig.dir.path().to_str().unwrap()), "{e}");
+    rig.check(p, PAGE);
+    rig.close(&[p]);
+}
+
 /// Pinned memory is refused: what has a disk goes there, with ordinary buffers; what has not stays.
 #[test]
 fn refused_pinned_memory_is_done_without() {

@@ -323,7 +323,7 @@ impl<'a> Shift<'a> {
 
     /// Moves an item to the first space that has room.
     fn elsewhere(&mut self, mut claim: Claim) -> Result<()> {
-        let (mut full, mut all_full) = (None, true);
+        let mut refusals = Vec::new();
         for target in self.shared.targets(self.goal, claim.place().space(claim.item.device))? {
             let step = match (target.tier, claim.place()) {
                 (Tier::Host, Place::Device) => self.start_out(claim, target.id)?,
@@ -336,15 +336,15 @@ impl<'a> Shift<'a> {
                 Step::Taken => return Ok(()),
                 Step::Full(e, back) => {
                     claim = back;
-                    all_full &= e.status == Status::OutOfMemory;
-                    full.get_or_insert(e);
+                    refusals.push(e);
                 }
             }
         }
-        if all_full {
+        let e = together(&refusals);
+        if e.status == Status::OutOfMemory {
             self.refused = self.refused.min(claim.item.bytes);
         }
-        Err(full.unwrap_or_else(|| Error::internal("no space to move to")))
+        Err(e)
     }
 
     /// Makes the flow wait for what uses an item.
@@ -529,6 +529,17 @@ impl Drop for Shift<'_> {
     fn drop(&mut self) {
         let _ = self.finish_device(Err(Error::new(Status::Cancelled, "a callback of the move panicked")));
     }
+}
+
+/// Why no space has taken an item: what each has said. One that is broken gives the status, since
+/// the others may be full for as long as it is.
+fn together(refusals: &[Error]) -> Error {
+    if refusals.is_empty() {
+        return Error::internal("no space to move to");
+    }
+    let broken = refusals.iter().map(|e| e.status).rfind(|&status| status != Status::OutOfMemory);
+    let texts: Vec<&str> = refusals.iter().map(|e| e.message.as_str()).collect();
+    Error::new(broken.unwrap_or(Status::OutOfMemory), texts.join("; "))
 }
 
 /// Submits the copies of an item between the device and pinned memory. Returns what the flow will

@@ -103,7 +103,7 @@ static void tags_move_together(void) {
     /* All or none. */
     OK(gpumem_hold(weights[2]));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_evict_tag(5, NULL, &report));
-    CHECK(error_says("held 1 times"));
+    CHECK(error_says("is held once"));
     for (i = 0; i < 3; i++) CHECK(is_in(weights[i], GPUMEM_TIER_GPU));
     OK(gpumem_restore_tag(5, NULL, NULL)); /* a hold is in nobody's way here */
     OK(gpumem_unhold(weights[2], s));
@@ -227,7 +227,7 @@ static void what_is_freed_elsewhere_leaves_nothing(void) {
 }
 
 /* Buffers for which there is no room all at once: those that were used longest ago go. */
-static void the_least_recently_unpinned_make_room(void) {
+static void the_least_recently_unheld_make_room(void) {
     enum { BUFFERS = 6, ROOM = 4 };
     static const int used[ROOM] = {2, 0, 3, 1};
     gpumem_stream s = must_stream();
@@ -369,7 +369,7 @@ int main(void) {
     RUN(captured_streams_keep_what_they_use);
     RUN(moves_leave_captures_whole);
     RUN(what_is_freed_elsewhere_leaves_nothing);
-    RUN(the_least_recently_unpinned_make_room);
+    RUN(the_least_recently_unheld_make_room);
     RUN(an_allocation_in_the_callback_of_a_move_does_not_wait_for_the_move);
     RUN(memory_that_the_pool_has_free_does_not_keep_others_in_the_device);
     RUN(the_mover_works_between_the_thresholds);

@@ -77,7 +77,7 @@ static void holds_end_with_their_scopes() {
         gpumem::held here(a, s);
         CHECK(here && here.get() == a.data() && times(a) == 1 && is_in(a, GPUMEM_TIER_GPU));
         CHECK(holds(a.data(), MIB, 3, s.get()));
-        CHECK(throws<gpumem::error>([&] { gpumem::evict(a); }, GPUMEM_ERROR_INVALID, "held 1 times"));
+        CHECK(throws<gpumem::error>([&] { gpumem::evict(a); }, GPUMEM_ERROR_INVALID, "is held once"));
         gpumem::held again(a.data(), s), moved(std::move(here));
         CHECK(times(a) == 2 && !here && here.get() == nullptr && moved);
         again = gpumem::held(b, s.get()); // unholds a

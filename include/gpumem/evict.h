@@ -102,7 +102,7 @@ typedef struct gpumem_move_report {
 typedef struct gpumem_location {
     // sizeof(gpumem_location), set by the caller; on return, the bytes filled.
     uint32_t size;
-    // The space that holds its bytes; its tier is 0 during a move.
+    // The space that holds its bytes; its tier is 0 while a call moves it or is about to.
     gpumem_space space;
     // How often it is held.
     uint32_t holds;

@@ -18,6 +18,12 @@
 //! - *host* ([`host`]): pinned memory in blocks.
 //! - *disk* ([`disk`]): the store of the disk tier: slots in checksummed files under a mount; its
 //!   spaces are in [`disk::space`].
+//! - *lack* ([`promise::Lack`]): what an allocation that was not counted, or found no memory, would
+//!   be helped by. *Relief*: what makes room for it ([`Manager::set_relief`]).
+//! - *item* ([`evict`]): an evictable allocation. *Claim*: the right of one thread to move it.
+//!   *Shelf*: the items of one space that move *automatically*, oldest use first. *Shift*: items on
+//!   their way. It borrows a *lane*, a stream with its events; a *flow* is the copies in flight on
+//!   it.
 //!
 //! # Equations
 //!

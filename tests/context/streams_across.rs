@@ -102,7 +102,7 @@ const ENDS: [(&str, u32, End); 9] = [
         rig.ctx.record_stream(p, s)?;
         rig.ctx.free(p)
     }),
-    ("unpin, and evict", AllocFlags::EVICTABLE.0, |rig, p, s| {
+    ("unhold, and evict", AllocFlags::EVICTABLE.0, |rig, p, s| {
         rig.ctx.hold(p)?;
         rig.ctx.unhold(p, s)?;
         rig.ctx.shift(What::One(p), Goal::Lower, None, None).map(drop)

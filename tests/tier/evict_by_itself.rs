@@ -149,7 +149,7 @@ fn the_mover_waits_for_the_trigger_and_stops_at_the_stop() {
 /// Only what has been unheld is moved by itself, by the mover too; and pinned memory that is too
 /// full goes on to the disk.
 #[test]
-fn the_mover_leaves_alone_what_was_never_unpinned_and_empties_the_host_too() {
+fn the_mover_leaves_alone_what_was_never_unheld_and_empties_the_host_too() {
     let rig = Rig::new(Options { pages: 100, pinned: 4096 * MIB, mover: true, disk: true, ..Options::default() });
     let s = rig.stream();
     let never: Vec<u64> = (0..40).map(|_| rig.malloc(PAGE, 1, s)).collect();

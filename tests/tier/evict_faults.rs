@@ -475,7 +475,7 @@ fn no_room_below_is_an_error_that_changes_nothing() {
     }
     let e = rig.ctx.shift(What::Tag(1), Goal::Lower, Some(s), None).unwrap_err();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
-    assert!(e.message.contains("4 allocations had been moved"), "{e}");
+    assert!(e.message.contains("allocations moved before: 4"), "{e}");
     rig.books();
     rig.ctx.shift(What::Tag(1), Goal::Device, Some(s), None).unwrap();
     for &p in &all {

@@ -116,7 +116,7 @@ extensible!(gpumem_move_report, 32, 2 * 4 + 3 * 8);
 pub struct gpumem_location {
     /// sizeof(gpumem_location), set by the caller; on return, the bytes filled.
     pub size: u32,
-    /// The space that holds its bytes; its tier is 0 during a move.
+    /// The space that holds its bytes; its tier is 0 while a call moves it or is about to.
     pub space: gpumem_space,
     /// How often it is held.
     pub holds: u32,

@@ -37,7 +37,7 @@ pub struct Moving {
 pub enum By {
     /// All work submitted so far to this stream of this device.
     Stream(DeviceId, StreamHandle),
-    /// If no unpin has noted a use: all work submitted so far to the device, or to the stream it
+    /// If no unhold has noted a use: all work submitted so far to the device, or to the stream it
     /// was allocated on if streams were recorded.
     Allocation,
     /// No use but those noted.
@@ -55,12 +55,19 @@ pub struct Waited {
     own: Vec<(u32, u64)>,
 }
 
-fn capturing() -> Error {
-    Error::new(
-        Status::Capturing,
-        "while a stream is being captured, what uses the allocation cannot be waited for; end the capture first (if it \
-         is over, name its stream in any call, or the last use's stream in this one), and hold what its graph uses",
-    )
+/// Why a move fails.
+const MOVED: &str = "while a stream is being captured, what uses the allocation cannot be waited for; end the capture \
+    first (if it is over, name its stream in any call, or the last use's stream in this one), and hold what its graph \
+    uses";
+/// Why an allocation fails.
+const ALLOCATED: &str = "evictable memory cannot be allocated on a stream that is being captured; allocate it before \
+    the capture, or on another stream";
+/// Why an unhold fails.
+const UNHELD: &str = "a hold cannot end on a stream that is being captured; keep holding what its graph uses until \
+    the graph is launched no more";
+
+fn capturing(why: &str) -> Error {
+    Error::new(Status::Capturing, why)
 }
 
 impl Pool {
@@ -72,7 +79,7 @@ impl Pool {
                 "memory that others hold a handle of (SINGLE_HANDLE, EXPORTABLE) cannot be evictable; drop one of the flags",
             ));
         }
-        self.refuse_captured(self.heap_for(req.stream)?, req.stream)?;
+        self.refuse_captured(self.heap_for(req.stream)?, req.stream, ALLOCATED)?;
         let align = self.checked_align(req)?;
         let flags = AllocFlags(req.flags.0 | AllocFlags::EVICTABLE.0);
         let base = self.malloc_dedicated(&AllocRequest { flags, scope: None, ..*req }, align, Some(guest))?;
@@ -96,7 +103,7 @@ impl Pool {
     }
 
     /// Makes the stream `on` wait, on the device, for every use of the allocation: by streams named
-    /// when it was unpinned, by streams it was recorded on, and what `by` adds. Fails with
+    /// when it was unheld, by streams it was recorded on, and what `by` adds. Fails with
     /// `Capturing` if that cannot be waited for. `waited` is empty at first, and serves one request
     /// and one `on` only.
     pub fn wait_for_uses(&self, m: &Moving, by: By, on: StreamHandle, waited: &mut Waited) -> Result<()> {
@@ -116,7 +123,7 @@ impl Pool {
             let mut tags = d.uses.clone();
             match &named {
                 Some((_, lane, _)) => tags.push(self.order.tag(*lane)),
-                // Unpinning or recording names the streams that use the allocation. If no caller
+                // An unhold or recording names the streams that use the allocation. If no caller
                 // has done either, any stream may use it.
                 None if by == By::Allocation && tags.is_empty() => {
                     let streams = if d.users.is_empty() { (CONTEXT, 0) } else { (d.lane, d.stream_id) };
@@ -133,7 +140,7 @@ impl Pool {
         }
         if let Some((stream, lane, _)) = &named {
             // Its marker closes the epoch of the tag above.
-            self.mark_or_refuse(*lane, *stream)?;
+            self.mark_or_refuse(*lane, *stream, MOVED)?;
         }
         tags.into_iter().try_for_each(|tag| self.wait_for(tag, on))?;
         waited.named |= named.is_some();
@@ -143,19 +150,19 @@ impl Pool {
 
     /// Fails with `Capturing` if the stream, whose heap this is, is being captured. Not every one
     /// that allocates from an arena is.
-    fn refuse_captured(&self, heap: &Heap, stream: StreamHandle) -> Result<()> {
+    fn refuse_captured(&self, heap: &Heap, stream: StreamHandle, why: &str) -> Result<()> {
         match heap.of_captures && self.now(stream)? == Now::Captured {
-            true => Err(capturing()),
+            true => Err(capturing(why)),
             false => Ok(()),
         }
     }
 
     /// Records a marker on a stream, or leaves it to a later one if very many are pending. Fails
     /// with `Capturing` if the stream is being captured.
-    fn mark_or_refuse(&self, lane: u32, stream: StreamHandle) -> Result<()> {
+    fn mark_or_refuse(&self, lane: u32, stream: StreamHandle, why: &str) -> Result<()> {
         let marked = self.order.mark(lane, stream)?;
         let fine = marked || !self.driver.stream_is_capturing(self.dev, stream)?;
-        fine.then_some(()).ok_or_else(capturing)
+        fine.then_some(()).ok_or_else(|| capturing(why))
     }
 
     /// Makes a stream wait for a tag that may have no marker yet.
@@ -169,7 +176,7 @@ impl Pool {
             return Ok(());
         }
         self.mark_for(tag)?;
-        self.order.wait(tag, on)?.then_some(()).ok_or_else(capturing)
+        self.order.wait(tag, on)?.then_some(()).ok_or_else(|| capturing(MOVED))
     }
 
     fn mark_for(&self, tag: Tag) -> Result<()> {
@@ -178,7 +185,7 @@ impl Pool {
             self.order.mark(lane, StreamHandle::LEGACY)?;
         } else if !self.order.mark_context_heeding(None, KnownCapture::is_open)? {
             if self.order.captures.any(KnownCapture::is_open) || self.order.may_be_capturing(None) {
-                return Err(capturing());
+                return Err(capturing(MOVED));
             }
             // The driver has no context markers.
             self.order.sync_device()?;
@@ -191,10 +198,10 @@ impl Pool {
     pub fn note_use(&self, base: u64, id: u64, stream: StreamHandle) -> Result<()> {
         let (heap, _routed) = self.heap_and_route(stream)?;
         let tag = self.order.tag(heap.lane);
-        self.refuse_captured(heap, stream)?;
+        self.refuse_captured(heap, stream, UNHELD)?;
         // With a marker recorded now, no later call has to name the stream, which may be gone by
         // then.
-        self.mark_or_refuse(heap.lane, stream)?;
+        self.mark_or_refuse(heap.lane, stream, UNHELD)?;
         let mut core = self.core.lock();
         if let Some(d) = evictable(&mut core, base, id) {
             // The latest tag of the lane's present stream covers the earlier ones. Another thread

@@ -21,7 +21,7 @@ pub(crate) struct Dedicated {
     pub(crate) guest: Option<Arc<dyn Guest>>,
     /// If evictable: whether a thread is copying, mapping or unmapping it.
     pub(crate) moving: bool,
-    /// If evictable: uses that were named when it was unpinned, the last of each lane.
+    /// If evictable: uses that were named when it was unheld, the last of each lane.
     pub(crate) uses: Vec<Tag>,
     pub(crate) info: AllocInfo,
     pub(crate) lane: u32,

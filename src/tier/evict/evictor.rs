@@ -52,7 +52,7 @@ fn claim_all(items: &[Arc<Item>], any_holds: bool) -> Result<Vec<Claim>> {
 /// Where an evictable allocation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The space that holds its bytes; `None` while they are moved.
+    /// The space that holds its bytes; `None` while it is claimed.
     pub space: Option<SpaceId>,
     /// How often it is held.
     pub holds: u32,
@@ -100,7 +100,7 @@ impl Evictor {
     /// Work submitted after this returns may use it.
     pub fn hold(&self, base: u64) -> Result<()> {
         let item = self.item(base)?;
-        if item.pin_resident()? {
+        if item.hold_resident()? {
             return Ok(());
         }
         let claim = item.claim(true)?.ok_or_else(|| ended(base))?;

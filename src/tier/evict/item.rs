@@ -222,8 +222,9 @@ impl Item {
                 Outcome::Gone => return Ok(None),
                 Outcome::Busy(_) => self.wait()?,
                 Outcome::Held(holds) => {
+                    let often = if holds == 1 { "once".into() } else { format!("{holds} times") };
                     return Err(Error::invalid(format!(
-                        "{:#x} ({}) is held {holds} times and cannot be moved; unhold it first",
+                        "{:#x} ({}) is held {often} and cannot be moved; unhold it first",
                         self.base,
                         human(self.bytes)
                     )));
@@ -266,7 +267,7 @@ impl Item {
     }
 
     /// Holds it if it is in device memory and unclaimed. Returns whether it was.
-    pub(super) fn pin_resident(&self) -> Result<bool> {
+    pub(super) fn hold_resident(&self) -> Result<bool> {
         let mut st = lock(&self.state);
         if st.gone {
             return Err(ended(self.base));
@@ -287,7 +288,7 @@ impl Item {
         Ok(())
     }
 
-    /// How often it is held, and where it is; `None` while it is moved.
+    /// How often it is held, and where it is; `None` while it is claimed.
     pub(super) fn look(&self) -> (u32, Option<SpaceId>) {
         let st = lock(&self.state);
         (st.holds, st.place.as_ref().map(|p| p.space(self.device)))

@@ -148,7 +148,7 @@ impl Told<'_> {
             false => Err(Error::new(
                 Status::Cancelled,
                 format!(
-                    "the move was cancelled at {} of {}; what is not moved is where it was",
+                    "the move was cancelled with {} of {} copied; allocations that had not arrived are where they were",
                     human(done),
                     human(self.total)
                 ),
@@ -241,7 +241,7 @@ impl Shared {
         }
         let outcome = outcome.map(|()| moved).map_err(|e| match moved.items {
             0 => e,
-            n => Error::new(e.status, format!("{} ({n} allocations had been moved before)", e.message)),
+            n => Error::new(e.status, format!("{} (allocations moved before: {n})", e.message)),
         });
         (went, refused, outcome)
     }

@@ -111,7 +111,9 @@ impl HostTier {
         let want = node.want(bytes, shape)?;
         let take = |drawn| Ok((node.take(want)?, drawn));
         let ((pieces, more), drawn) = match from {
-            Some(from) => self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, |drawn, _| take(drawn)),
+            Some(from) => {
+                self.manager.allocate_with(&node.space, from, want.bytes(), NO_STREAM, |drawn, _| take(drawn))
+            }
             None => self.manager.draw_quietly(&node.space, want.bytes(), NO_STREAM).and_then(take),
         }?;
         if more {

@@ -7,8 +7,8 @@
 //! - *item* ([`item`]): one evictable allocation; *place*: where its bytes are; *claim*: the right
 //!   to move them.
 //! - *hold*: to keep an item in device memory, restoring it if need be. An item that has been
-//!   unheld at least once moves *automatically*, or *by itself*: when its space is too full, or when
-//!   there is no memory for something else. Any other is moved only when asked for.
+//!   unheld at least once moves *automatically*, or *by itself*: when its space is too full, or
+//!   when there is no memory for something else. Any other is moved only when asked for.
 //! - *register* ([`register`]): all items, and a *shelf* for each space: those there that move
 //!   automatically, by their last use. Held ones may be missing from it.
 //! - *lane* ([`lanes`]): a stream that one move at a time copies on, with its events; *flow*: the

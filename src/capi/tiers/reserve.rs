@@ -32,7 +32,7 @@
 //!            met fails at once.
 //! Room       Where gpumem_reserve finds none, what gpumem may move by itself (evict.h) moves out
 //!            of the space, as for an allocation: as much as is missing, or nothing if all of it
-//!            would not be enough. That is done once, before it waits: what may move only later
+//!            would not be enough. That is done before it waits: what may move only later
 //!            does not end the wait. gpumem_reservation_grow moves nothing.
 //! Release    Allocations drawn from a released reservation live on, outside any reservation. Its
 //!            streams and threads are detached. Its handle is stale afterwards:

@@ -16,6 +16,7 @@ use crate::base::{Error, Result};
 use crate::driver::disk::identity::unlikely_twice;
 use crate::driver::disk::{Disk, OsDisk};
 use crate::tier::promise::Drawn;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex};
 pub struct Store {
     shared: Arc<Shared>,
     /// Slots that could not be removed, with their receipts.
-    left: Mutex<Vec<(Slot, Drawn)>>,
+    left: Mutex<VecDeque<(Slot, Drawn)>>,
 }
 
 impl Store {
@@ -162,16 +163,17 @@ impl Store {
     /// be removed just now, it stays counted until [`Self::discard_left`] finds that it can.
     pub fn discard(&self, slot: Slot, drawn: Drawn) {
         if self.remove(slot).is_err() {
-            lock(&self.left).push((slot, drawn));
+            lock(&self.left).push_back((slot, drawn));
         }
     }
 
-    /// Removes what could not be removed before, up to the first that still cannot be.
+    /// Removes what could not be removed before, up to the first that still cannot be: that one
+    /// comes last the next time.
     pub fn discard_left(&self) {
-        let next = || lock(&self.left).pop();
+        let next = || lock(&self.left).pop_front();
         while let Some((slot, drawn)) = next() {
             if self.remove(slot).is_err() {
-                lock(&self.left).push((slot, drawn));
+                lock(&self.left).push_back((slot, drawn));
                 return;
             }
         }

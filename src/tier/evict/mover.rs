@@ -16,9 +16,9 @@ use std::time::Duration;
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-mover";
-/// How long to leave a space alone that could not be emptied.
+/// How long to leave spaces alone when one could not be emptied.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The longest that an error in emptying it doubles this to, each time until there is none.
+/// The longest that this is doubled to, each time that there is an error and nothing has moved.
 const MOST_PATIENCE: Duration = Duration::from_millis(1280);
 /// The most bytes claimed at a time.
 const PART: u64 = 256 << 20;
@@ -69,9 +69,9 @@ fn run(shared: &Shared, options: MoverOptions) {
     let (mut warned, mut patience) = (false, PATIENCE);
     while shared.bell.wait() {
         let Some(work) = exit::work() else { return };
-        let emptied = later::hold(|| shared.empty_all());
+        let (moved, emptied) = later::hold(|| shared.empty_all());
         drop(work);
-        if emptied.is_ok() {
+        if moved || emptied.is_ok() {
             patience = PATIENCE;
         }
         match emptied {
@@ -105,10 +105,10 @@ impl Shared {
     }
 
     /// Moves as much out of each space at its trigger as brings it down to its stop, if there is as
-    /// much. Returns whether none stays too full; or the first space that could not be emptied, and
-    /// why. The error itself may be about where the data was to go.
-    fn empty_all(&self) -> Result<bool, (SpaceId, Error)> {
-        let (mut outcome, mut emptied) = (Ok(()), true);
+    /// much. Returns whether anything moved; and whether none stays too full, or the first space
+    /// that could not be emptied, and why. The error itself may be about where the data was to go.
+    fn empty_all(&self) -> (bool, Result<bool, (SpaceId, Error)>) {
+        let (mut moved, mut outcome, mut emptied) = (false, Ok(()), true);
         // Each is looked at just before: its thresholds may have changed since the bell rang.
         for space in self.too_full() {
             loop {
@@ -119,7 +119,7 @@ impl Shared {
                         emptied &= space.should_stop_downgrading();
                         break;
                     }
-                    Ok(_) => {}
+                    Ok(_) => moved = true,
                     Err(e) => {
                         outcome = outcome.and(Err((space.id(), e)));
                         break;
@@ -127,6 +127,6 @@ impl Shared {
                 }
             }
         }
-        outcome.map(|()| emptied)
+        (moved, outcome.map(|()| emptied))
     }
 }

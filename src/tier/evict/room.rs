@@ -125,12 +125,13 @@ impl Shared {
             if found.claims.is_empty() {
                 break;
             }
-            let tried: Vec<(u64, u64)> = found.claims.iter().map(|c| (c.item.base, would_free(c, lack))).collect();
+            let tried: Vec<_> = found.claims.iter().map(|c| (c.item.clone(), would_free(c, lack))).collect();
             let (went, refused, outcome) = self.shift_by_itself(found.claims, &goal, &mut |_, _| go_on());
-            for (base, size) in tried {
-                match went.contains_key(&base) {
+            for (item, size) in tried {
+                // One that has ended on the way has left its place as well.
+                match went.contains_key(&item.base) || item.has_ended() {
                     true => free += size,
-                    false => drop(search.passed.insert(base)),
+                    false => drop(search.passed.insert(item.base)),
                 }
             }
             search.refused = search.refused.min(refused);

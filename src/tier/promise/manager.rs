@@ -23,6 +23,9 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
+/// How often a reservation has room made for it, as others may take it first.
+const ROOMS: u32 = 16;
+
 /// All spaces, and the promises in them. Dropping it shuts it down.
 ///
 /// Every method may be called from any thread.
@@ -158,8 +161,8 @@ impl Manager {
 
     /// Promises bytes, or waits for them. The reservation's size says how many: exactly those asked
     /// for, or with [`Amount::UpTo`](super::Amount::UpTo) at least the fewest. If they are not
-    /// there, the relief makes room, once. Requests then wait in turn: none overtakes another in a
-    /// space that both want. Call it with no lock held.
+    /// there, the relief makes room, a few times if others take it. Requests then wait in turn:
+    /// none overtakes another in a space that both want. Call it with no lock held.
     pub fn reserve(&self, request: Request) -> Result<Reservation> {
         let (least, most) = request.amount.bounds();
         if least == 0 {
@@ -176,14 +179,20 @@ impl Manager {
         let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
         let ask =
             |wait| self.hub.request(want.clone(), |books| strategy.candidates(&books.spaces), wait, trigger.clone());
-        let account = match ask(Wait::No) {
-            Err(e) if e.status == Status::OutOfMemory => match self.make_room(&strategy, least)? {
-                false if wait == Wait::No => return Err(e),
-                _ => ask(wait)?,
-            },
-            other => other?,
+        let mut account = ask(Wait::No);
+        for _ in 0..ROOMS {
+            match &account {
+                Err(e) if e.status == Status::OutOfMemory && self.make_room(&strategy, least)? => {
+                    account = ask(Wait::No);
+                }
+                _ => break,
+            }
+        }
+        let account = match account {
+            Err(e) if e.status == Status::OutOfMemory && wait != Wait::No => ask(wait),
+            other => other,
         };
-        Ok(Reservation::new(self.hub.clone(), account))
+        Ok(Reservation::new(self.hub.clone(), account?))
     }
 
     /// Has the relief make room for `bytes` in the best of the spaces where it can. Returns whether

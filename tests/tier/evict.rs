@@ -3,7 +3,7 @@
 
 use crate::evict_support;
 
-use evict_support::{Options, Rig, D, PAGE};
+use evict_support::{asked_in_vain, Options, Rig, D, PAGE};
 use gpumem::arena::DebugMode;
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
@@ -389,8 +389,7 @@ fn captures_are_left_alone() {
 #[test]
 fn a_hold_says_that_a_capture_is_in_its_way() {
     use gpumem::driver::CaptureMode;
-    use gpumem::tier::{OutOfMemoryPolicy, Shortage};
-    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::sync::atomic::Ordering::SeqCst;
     let rig = Rig::new(Options { pages: 9, ..Options::default() });
     let (s, captured) = (rig.stream(), rig.stream());
     let away = rig.malloc(4 * PAGE, 0, s);
@@ -399,12 +398,7 @@ fn a_hold_says_that_a_capture_is_in_its_way() {
     rig.ctx.hold(used).unwrap();
     rig.ctx.record_stream(used, captured).unwrap();
     rig.ctx.unhold(used, s).unwrap();
-    let asked = std::sync::Arc::new(AtomicU64::new(0));
-    let count = asked.clone();
-    let policy = OutOfMemoryPolicy::Callback(std::sync::Arc::new(move |_: &Shortage| {
-        count.fetch_add(1, SeqCst);
-        false
-    }));
+    let (asked, policy) = asked_in_vain();
     rig.ctx.tiers().unwrap().manager().set_out_of_memory_policy(GPU, policy).unwrap();
     rig.host.capture_begin(D, captured, CaptureMode::Relaxed).unwrap();
     let held = rig.ctx.hold(away).unwrap_err();

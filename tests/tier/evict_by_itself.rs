@@ -3,14 +3,13 @@
 
 use crate::evict_support;
 
-use evict_support::{Options, Rig, D, PAGE};
+use evict_support::{asked_in_vain, Options, Rig, D, PAGE};
 use gpumem::base::size::MIB;
 use gpumem::context::What;
 use gpumem::driver::Driver;
 use gpumem::tier::evict::{Goal, To};
 use gpumem::tier::{OutOfMemoryPolicy, SpaceId, Tier};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use test_support::{rounds, stride};
@@ -187,14 +186,7 @@ fn the_mover_leaves_alone_what_was_never_unheld_and_empties_the_host_too() {
 fn the_mover_does_not_try_in_vain_at_every_ring() {
     let rig = Rig::new(Options { pages: 100, pinned: MIB, mover: true, ..Options::default() });
     let s = rig.stream();
-    let asked = Arc::new(AtomicU64::new(0));
-    let policy = OutOfMemoryPolicy::Callback(Arc::new({
-        let asked = asked.clone();
-        move |_| {
-            asked.fetch_add(1, Relaxed);
-            false
-        }
-    }));
+    let (asked, policy) = asked_in_vain();
     let manager = rig.ctx.tiers().unwrap().manager();
     manager.set_out_of_memory_policy(HOST, policy).unwrap();
     let all: Vec<u64> = (0..90).map(|_| rig.malloc(PAGE, 0, s)).collect();

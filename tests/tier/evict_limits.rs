@@ -3,7 +3,7 @@
 
 use crate::evict_support;
 
-use evict_support::{Options, Rig, D, PAGE};
+use evict_support::{asked_in_vain, Options, Rig, D, PAGE};
 use gpumem::arena::DebugMode;
 use gpumem::base::size::MIB;
 use gpumem::base::{DeviceId, Status, StreamHandle};
@@ -17,7 +17,7 @@ use gpumem::tier::{
     Amount, Decision, Factor, LimitPolicy, OutOfMemoryPolicy, Request as Reserve, Shortage, SpaceId, Strategy, Tier,
     Wait,
 };
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -362,12 +362,7 @@ fn buffers_of_a_file_are_drawn_from_nobody() {
         let rig = Rig::new(Options { pages: 16, pinned: MIB + spare, disk: true, ..Options::default() });
         let (s, host) = (rig.stream(), SpaceId::new(Tier::Host, 0));
         let manager = rig.ctx.tiers().unwrap().manager();
-        let asked = Arc::new(AtomicU64::new(0));
-        let count = asked.clone();
-        let policy = OutOfMemoryPolicy::Callback(Arc::new(move |_: &Shortage| {
-            count.fetch_add(1, Relaxed);
-            false
-        }));
+        let (asked, policy) = asked_in_vain();
         manager.set_out_of_memory_policy(host, policy).unwrap();
         let policy = LimitPolicy::Increase { factor: Factor::default(), cap: None, beyond_limit: false };
         let request = Reserve { policy, ..Reserve::new(Strategy::Space(host), Amount::Exact(MIB)) };
@@ -477,6 +472,26 @@ fn one_that_cannot_go_does_not_keep_the_others() {
     close(&rig, &[vec![big, more], small].concat(), s);
 }
 
+/// The host has no room for the one that is to go, and its policy frees that: it has gone as well.
+#[test]
+fn what_ends_on_its_way_makes_room() {
+    let rig = Arc::new(Rig::new(Options { pages: 16, pinned: MIB, ..Options::default() }));
+    let s = rig.stream();
+    let p = rig.malloc(12 * PAGE, 0, s);
+    rig.ctx.hold(p).unwrap();
+    rig.ctx.unhold(p, s).unwrap();
+    let weak = Arc::downgrade(&rig);
+    let policy = OutOfMemoryPolicy::Callback(Arc::new(move |_: &Shortage| {
+        weak.upgrade().unwrap().ctx.free_async(p, s).unwrap();
+        false
+    }));
+    let manager = rig.ctx.tiers().unwrap().manager();
+    manager.set_out_of_memory_policy(SpaceId::new(Tier::Host, 0), policy).unwrap();
+    let more = rig.malloc(8 * PAGE, 0, s);
+    manager.set_out_of_memory_policy(SpaceId::new(Tier::Host, 0), OutOfMemoryPolicy::Fail).unwrap();
+    close(&rig, &[more], s);
+}
+
 /// A reservation makes room as an allocation does: whether it waits or not, as much goes as it
 /// lacks, and nothing where all of it would not be enough.
 #[test]
@@ -509,14 +524,7 @@ fn a_reservation_moves_others_out() {
 fn what_there_is_no_room_for_is_tried_once() {
     let rig = Rig::new(Options { pages: 32, pinned: MIB, ..Options::default() });
     let s = rig.stream();
-    let asked = Arc::new(AtomicU64::new(0));
-    let policy = OutOfMemoryPolicy::Callback(Arc::new({
-        let asked = asked.clone();
-        move |_| {
-            asked.fetch_add(1, Relaxed);
-            false
-        }
-    }));
+    let (asked, policy) = asked_in_vain();
     let manager = rig.ctx.tiers().unwrap().manager();
     manager.set_out_of_memory_policy(SpaceId::new(Tier::Host, 0), policy).unwrap();
     let all = movable(&rig, 24, s);

@@ -8,7 +8,8 @@ use gpumem::context::{Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Driver, Fault};
 use gpumem::pool::{AllocFlags, PoolStats};
-use gpumem::tier::{SpaceId, SpaceUsage, Thresholds, Tier};
+use gpumem::tier::{OutOfMemoryPolicy, SpaceId, SpaceUsage, Thresholds, Tier};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -43,6 +44,17 @@ impl Default for Options {
             late: None,
         }
     }
+}
+
+/// A policy that makes no room, and how often it was asked.
+pub fn asked_in_vain() -> (Arc<AtomicU64>, OutOfMemoryPolicy) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    let callback = move |_: &_| {
+        count.fetch_add(1, SeqCst);
+        false
+    };
+    (asked, OutOfMemoryPolicy::Callback(Arc::new(callback)))
 }
 
 pub struct Rig {

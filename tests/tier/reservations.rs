@@ -616,6 +616,26 @@ fn a_failed_allocation_raises_no_peak() {
     assert_empty(&m);
 }
 
+/// Others may take the room that was made for a reservation. It is made again then, a few times.
+#[test]
+fn room_is_made_again_when_others_take_it() {
+    for (taken, made) in [(5, 6), (1000, 16)] {
+        let (m, space) = one(1000);
+        let used = Mutex::new(Some(m.draw(&space, None, 800, STREAM).unwrap()));
+        let calls = Arc::new(AtomicU64::new(0));
+        let count = calls.clone();
+        m.set_relief(Box::new(move |_| {
+            if count.fetch_add(1, SeqCst) >= taken {
+                drop(used.lock().unwrap().take());
+            }
+            Ok(true)
+        }));
+        let status = m.reserve(Request::exact(GPU, 500)).map(drop).map_err(|e| e.status);
+        let expected = if made > taken { Ok(()) } else { Err(Status::OutOfMemory) };
+        assert_eq!((status, calls.load(SeqCst)), (expected, made));
+    }
+}
+
 // ---- thresholds ---------------------------------------------------------------------------------
 
 #[test]

@@ -49,8 +49,8 @@
 //!   that is in a scope (`heap/members.rs`).
 //! - *capture arena*: memory for CUDA graphs, in heaps that no other heap takes from
 //!   (`graph/arena.rs`); *part*: what one stream has of it (`heap/part.rs`); *route*: which streams
-//!   allocate there (`graph/routes.rs`); *room*: addresses kept for a private heap to grow in
-//!   (`memory/holes.rs`); *shell*: a heap that a released arena left (`graph/shells.rs`).
+//!   allocate there (`graph/routes.rs`); *kept addresses*: those that a private heap grows in
+//!   (`graph/parts.rs`); *shell*: a heap that a released arena left (`graph/shells.rs`).
 //! - *shared heap*: the heap of no stream, which meets large requests of all
 //!   (`remap/shared_heap.rs`).
 //! - *rent*, *buy*: moving memory, or mapping more of it instead (`remap/economy.rs`).
@@ -70,9 +70,9 @@
 //!
 //! # Invariant of the whole
 //!
-//! `reserved == spans + holes + dormant aliases + zombies + dedicated + graves` (addresses) and
-//! `mapped == extents + stock + dedicated + graves` (physical bytes); [`Pool::validate`] checks
-//! both, and those of every part.
+//! `reserved == spans + holes + kept addresses + dormant aliases + zombies + dedicated + graves`
+//! (addresses) and `mapped == extents + stock + dedicated + graves` (physical bytes);
+//! [`Pool::validate`] checks both, and those of every part.
 
 #![deny(unsafe_code, clippy::unwrap_used)]
 

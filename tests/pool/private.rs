@@ -9,7 +9,7 @@ use crate::pool_support;
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
-use gpumem::driver::Driver;
+use gpumem::driver::{Call, Driver, FaultRule};
 use gpumem::pool::{
     AllocRequest, GraphArena, GraphArenaOptions, Guest, Placed, PoolOptions, Route, Span, WhichStreams,
 };
@@ -183,6 +183,35 @@ fn it_grows_beyond_the_addresses_kept_for_it() {
         c.end(&rig);
         rig.pool.release_arena(&c.arena);
         blocks.iter().for_each(|&p| rig.free(p, s));
+        rig.close();
+    }
+}
+
+/// What could not be mapped leaves the arena its addresses: it grows there once it can.
+#[test]
+fn it_keeps_the_addresses_of_a_growth_that_failed() {
+    for call in [Call::PhysCreate, Call::Map, Call::SetAccess] {
+        let rig = Rig::new(checked(BYTES), page_extents());
+        let s = rig.stream();
+        for reserve in [8 * PAGE, PAGE] {
+            let c = Capture::begin(&rig, s, GraphArenaOptions { reserve, ..GraphArenaOptions::default() });
+            let first = rig.malloc(PAGE, s);
+            let before = (rig.pool.stats().holes, rig.pool.arena_stats(&c.arena));
+            rig.fault.set_rule(Some(FaultRule::nth_of(call, 0).lasting()));
+            rig.pool.malloc(&request(3 * PAGE, s)).unwrap_err();
+            rig.fault.set_rule(None);
+            rig.books();
+            assert_eq!((rig.pool.stats().holes, rig.pool.arena_stats(&c.arena)), before, "{call:?}");
+            let second = rig.malloc(3 * PAGE, s);
+            assert_eq!(second, first + PAGE, "{call:?} of {reserve} bytes");
+            c.end(&rig);
+            rig.pool.release_arena(&c.arena);
+            for p in [first, second] {
+                rig.free(p, s);
+            }
+            rig.sync();
+            rig.pool.trim(0).unwrap();
+        }
         rig.close();
     }
 }

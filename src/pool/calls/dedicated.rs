@@ -103,9 +103,7 @@ impl Pool {
         let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
         let extent = Extent { handle, size: mapped, id: u32::MAX };
         self.map_run(va, mapped, std::iter::once(extent), &[]).inspect_err(|_| {
-            if guard > 0 {
-                self.core.lock().holes.give(va + mapped, guard);
-            }
+            self.core.lock().holes.give(va + mapped, guard);
         })?;
         let base = va + lead;
         let id = heap.lock_quick().new_id();

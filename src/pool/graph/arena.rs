@@ -104,7 +104,7 @@ impl Pool {
             for heap in self.heaps_of(&m.heaps) {
                 let st = heap.lock();
                 s.mapped += st.extents.bytes();
-                s.reserved += st.extents.bytes() + (st.room.1 - st.room.0);
+                s.reserved += st.extents.bytes() + (st.kept.1 - st.kept.0);
                 s.live += st.live_bytes;
             }
             s.planned += m.notes.lock().plan.as_ref().map_or(0, |p| p.span.bytes);

@@ -2,7 +2,7 @@
 //!
 //! An arena has a private heap for each stream that allocates from it, and one more for each layout
 //! in use. A private heap starts empty and grows in one place, from the start of the
-//! addresses kept for it. It is made of memory that earlier captures left, settled memory of other
+//! addresses it keeps. It is made of memory that earlier captures left, settled memory of other
 //! heaps, and new memory.
 
 use crate::base::size::human;
@@ -14,8 +14,8 @@ use crate::pool::types::{AllocRequest, Ranked, Want, NONE};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
-/// Addresses kept for each stream of an arena to grow in, bytes. The heap may outgrow them.
-const USUAL_ROOM: u64 = 16 * size::GIB;
+/// Addresses that each stream of an arena keeps to grow in, bytes. The heap may outgrow them.
+const KEPT_USUALLY: u64 = 16 * size::GIB;
 
 impl Pool {
     /// The arena's part for a stream, made if the stream is new to it.
@@ -28,8 +28,8 @@ impl Pool {
         if let Some(part) = parts.iter().find(|m| m.key == key) {
             return Ok(part.clone());
         }
-        let room = self.keep_room(arena.options.reserve)?;
-        let heap = self.empty_heap(stream).inspect_err(|_| self.core.lock().holes.unkeep(room.1))?;
+        let kept = self.keep_addresses(arena.options.reserve)?;
+        let heap = self.empty_heap(stream).inspect_err(|_| self.core.lock().holes.give(kept.0, kept.1 - kept.0))?;
         let record = arena.options.record;
         let part = Arc::new(StreamPart {
             key,
@@ -43,7 +43,7 @@ impl Pool {
         });
         let mut st = heap.lock();
         st.private = Some(part.clone());
-        st.room = room;
+        st.kept = kept;
         drop(st);
         arena.counts.heaps.lock().push(heap.number);
         parts.push(part.clone());
@@ -55,25 +55,25 @@ impl Pool {
         self.heaps_of(&part.heaps).next().ok_or_else(|| Error::internal("a capture's stream has no heap"))
     }
 
-    /// Keeps addresses to grow in, and returns their start and end. If none are asked for and the
-    /// usual number has no room, keeps none.
-    fn keep_room(&self, bytes: u64) -> Result<(u64, u64)> {
+    /// Takes addresses to grow in, and returns their start and end. If none are asked for, and the
+    /// usual number cannot be had, takes none.
+    fn keep_addresses(&self, bytes: u64) -> Result<(u64, u64)> {
         let mut core = self.core.lock();
-        let usual = USUAL_ROOM.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
+        let usual = KEPT_USUALLY.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
         let len = if bytes == 0 { usual } else { self.whole_pages(bytes)? };
         if len == 0 {
             return Ok((0, 0));
         }
-        let mut start = core.holes.keep(len, self.page);
+        let mut start = core.holes.take(len, self.page);
         if start.is_none() && bytes > 0 {
             self.reserve_root(&mut core, len)
                 .map_err(|e| e.context(format!("{} of addresses for a capture", human(len))))?;
-            start = core.holes.keep(len, self.page);
+            start = core.holes.take(len, self.page);
         }
         match start {
             Some(start) => Ok((start, start + len)),
             None if bytes == 0 => Ok((0, 0)),
-            None => Err(Error::new(Status::OutOfMemory, format!("there is no room for {} of addresses", human(len)))),
+            None => Err(Error::new(Status::OutOfMemory, format!("{} of addresses in a row cannot be had", human(len)))),
         }
     }
 

@@ -16,7 +16,8 @@ impl Pool {
     pub(crate) fn make_public(&self, number: u32) {
         let Some(heap) = self.heap(number) else { return };
         let mut st = heap.lock();
-        self.core.lock().holes.unkeep(std::mem::take(&mut st.room).1);
+        let (start, end) = std::mem::take(&mut st.kept);
+        self.core.lock().holes.give(start, end - start);
         st.former = st.private.take().as_ref().map(Arc::downgrade).unwrap_or_default();
         self.order.hand_over(heap.lane, self.privates.new_identity());
         st.retire(&self.order, &self.index, true);

@@ -210,8 +210,9 @@ pub(crate) struct HeapState {
     pub(crate) asking: Backoff,
     /// Where the last newly mapped run ends. The next one goes there, if a span still ends there.
     pub(crate) grown_to: u64,
-    /// Start and end of the addresses kept for a private heap to grow in; 0 if there are none.
-    pub(crate) room: (u64, u64),
+    /// Start and end of the addresses that a private heap keeps to grow in, with nothing mapped. It
+    /// starts where the heap's last run there ends, or is 0 if none were kept.
+    pub(crate) kept: (u64, u64),
 }
 
 impl HeapState {

@@ -140,6 +140,7 @@ impl Pool {
             s.waiting += st.waiting_bytes;
             s.extents += st.extents.len() as u64;
             if st.private.is_some() {
+                s.holes += st.kept.1 - st.kept.0;
                 continue;
             }
             s.largest_free = s.largest_free.max(st.regions.largest_ready());
@@ -158,7 +159,9 @@ impl Pool {
         s.stock = core.stock.bytes();
         s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
         s.largest_without_growth = s.largest_free.max(run).max(movable + s.stock);
-        (s.reserved, s.holes) = core.holes.totals();
+        let (reserved, holes) = core.holes.totals();
+        s.reserved = reserved;
+        s.holes += holes;
         s
     }
 

@@ -111,6 +111,13 @@ impl Pool {
                         .map(|place| Alive { info: st.info(place, self.dev, stream), scope: st.scope_at(place) }),
                 );
                 view.extents.extend(st.extents.iter().map(|(a, e)| (a, e.size)));
+                let (address, bytes) = (st.kept.0, st.kept.1 - st.kept.0);
+                view.pieces.extend((bytes > 0).then_some(Piece {
+                    address,
+                    bytes,
+                    is: Is::Hole,
+                    about: About::Nothing,
+                }));
             }
             view.pieces.sort_unstable_by_key(|p| p.address);
             f(view);

@@ -18,29 +18,18 @@ const RESTING_SHARE: u64 = 8;
 ///
 /// Invariants: `by_size` holds exactly the `(length, start)` of each hole in `by_addr`; holes
 /// neither overlap nor touch; every hole lies in one root, as roots do not touch; `total` is the
-/// sum of their lengths. Kept addresses are holes that are taken only from their start, by a caller
-/// that names their end; they are in `kept` alone, and counted in `total`. Resting addresses are in
-/// `resting` alone, and counted in `total`; `resting_bytes` is their sum.
+/// sum of their lengths. Resting addresses are in `resting` alone, and counted in `total`;
+/// `resting_bytes` is their sum.
 #[derive(Default)]
 pub(crate) struct Holes {
     /// Root base → length.
     roots: BTreeMap<u64, u64>,
     by_addr: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
-    /// Kept addresses, by their end.
-    kept: BTreeMap<u64, Kept>,
     /// Resting addresses as `(start, length)`, those that have rested longest first.
     resting: VecDeque<(u64, u64)>,
     resting_bytes: u64,
     total: u64,
-}
-
-/// Addresses kept for one span to grow into.
-#[derive(Clone, Copy)]
-struct Kept {
-    start: u64,
-    /// Bytes in front of `start` that were taken and may still be given back, unmapped.
-    taken: u64,
 }
 
 impl Holes {
@@ -55,10 +44,9 @@ impl Holes {
         (self.roots.values().sum(), self.total)
     }
 
-    /// Every hole as `(start, length)`, those that are kept or rest last.
+    /// Every hole as `(start, length)`, those that rest last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let kept = self.kept.iter().map(|(&end, k)| (k.start, end - k.start));
-        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(kept).chain(self.resting.iter().copied())
+        self.by_addr.iter().map(|(&a, &l)| (a, l)).chain(self.resting.iter().copied())
     }
 
     /// Every reservation as `(base, length)`.
@@ -77,54 +65,9 @@ impl Holes {
         last.map_or(0, |(_, &len)| len)
     }
 
-    /// How many of the addresses kept up to `end` follow `addr` directly.
-    pub(crate) fn kept_after(&self, addr: u64, end: u64) -> u64 {
-        self.kept.get(&end).filter(|k| k.start == addr).map_or(0, |_| end - addr)
-    }
-
     /// Length of the longest hole.
     pub(crate) fn longest(&self) -> u64 {
         self.by_size.last().map_or(0, |h| h.0)
-    }
-
-    /// Keeps `len` bytes for a span that will start there and grow. `None` when no hole fits.
-    pub(crate) fn keep(&mut self, len: u64, align: u64) -> Option<u64> {
-        let start = self.take(len, align)?;
-        self.kept.insert(start + len, Kept { start, taken: 0 });
-        self.total += len;
-        Some(start)
-    }
-
-    /// Makes what is left of the addresses kept up to `end` an ordinary hole.
-    pub(crate) fn unkeep(&mut self, end: u64) {
-        let kept = self.kept.remove(&end).filter(|k| k.start < end);
-        if let Some(Kept { start, .. }) = kept {
-            self.total -= end - start;
-            self.give(start, end - start);
-        }
-    }
-
-    /// Takes exactly `[start, start + len)` of the addresses kept up to `end`. `false` when they do
-    /// not start there or are fewer. Given back before [`Self::taken_for_good`], they are kept
-    /// again.
-    pub(crate) fn take_kept(&mut self, start: u64, len: u64, end: u64) -> bool {
-        let fits = self.kept_after(start, end) >= len;
-        if fits {
-            self.total -= len;
-            self.kept.insert(end, Kept { start: start + len, taken: len });
-        }
-        fits
-    }
-
-    /// Notes that what was taken of the addresses kept up to `end` is in use: given back, it
-    /// becomes an ordinary hole. If all were taken, none stay kept.
-    pub(crate) fn taken_for_good(&mut self, end: u64) {
-        if let Some(k) = self.kept.get_mut(&end) {
-            k.taken = 0;
-            if k.start == end {
-                self.kept.remove(&end);
-            }
-        }
     }
 
     /// Takes `len` bytes for a new span, aligned to `align` (a multiple of the granularity), with
@@ -161,15 +104,10 @@ impl Holes {
         true
     }
 
-    /// Gives addresses back; nothing is mapped there.
+    /// Gives addresses back, if `len` is not 0; nothing is mapped there.
     pub(crate) fn give(&mut self, start: u64, len: u64) {
-        if let Some((_, k)) = self.kept.range_mut(start + len..).next() {
-            if k.start == start + len && k.taken >= len {
-                // Addresses that could not be mapped are kept again.
-                *k = Kept { start, taken: k.taken - len };
-                self.total += len;
-                return;
-            }
+        if len == 0 {
+            return;
         }
         let (before, after) = (self.before(start), self.after(start + len));
         if before > 0 {
@@ -249,35 +187,6 @@ mod tests {
         h.give(b, 10 * P);
         assert_eq!(list(&h), vec![(100, 50)]);
         assert_eq!(h.totals(), (50 * P, 50 * P));
-    }
-
-    #[test]
-    fn kept_addresses_go_from_their_start_to_who_names_their_end() {
-        let mut h = Holes::default();
-        h.add_root(100 * P, 100 * P);
-        let a = h.keep(60 * P, P).unwrap();
-        let end = a + 60 * P;
-        assert_eq!((h.kept_after(a, end), h.longest(), h.totals().1), (60 * P, 40 * P, 100 * P));
-        assert!(h.take(50 * P, P).is_none(), "nobody else has them");
-        assert_eq!((h.after(a), h.kept_after(a, end + P), h.take_at(a, P)), (0, 0, false), "nor who grows up to them");
-        assert!(!h.take_kept(a, 61 * P, end) && h.take_kept(a, 10 * P, end));
-        assert_eq!(h.kept_after(a + 10 * P, end), 50 * P);
-        h.give(a + 4 * P, 6 * P);
-        h.give(a, 4 * P);
-        assert_eq!((h.kept_after(a, end), h.totals().1), (60 * P, 100 * P), "given back, they are kept again");
-        assert!(h.take_kept(a, 10 * P, end));
-        h.taken_for_good(end);
-        h.give(a, 10 * P);
-        assert_eq!((h.kept_after(a + 10 * P, end), h.kept_after(a, end)), (50 * P, 0), "used, they are not");
-        assert!(h.take_at(a, 10 * P) && h.take_kept(a + 10 * P, 50 * P, end));
-        assert_eq!(h.totals().1, 40 * P);
-        h.taken_for_good(end);
-        assert!(h.kept.is_empty());
-        h.give(a, 60 * P);
-        assert_eq!(list(&h), vec![(100, 100)]);
-        let a = h.keep(60 * P, P).unwrap();
-        h.unkeep(a + 60 * P);
-        assert_eq!((list(&h), h.totals()), (vec![(100, 100)], (100 * P, 100 * P)));
     }
 
     #[test]

@@ -18,8 +18,6 @@ pub(crate) struct Anchor {
     /// Where the run starts, or ends if it goes in front of the region.
     pub(crate) at: u64,
     pub(crate) in_front: bool,
-    /// The end of the addresses kept for the heap, if the run goes there; else 0.
-    pub(crate) kept: u64,
     /// Bytes of the request the region already holds.
     pub(crate) has: u64,
     /// Whether old addresses may lie there, which must be unmapped first (`old_addresses.rs`).
@@ -46,13 +44,13 @@ impl Anchor {
 impl Pool {
     /// The free region at an end of a span that leaves least to add.
     pub(crate) fn anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
-        if let Some(anchor) = self.room_anchor(st, want) {
+        if let Some(anchor) = self.kept_anchor(st, want) {
             return Some(anchor);
         }
         let core = self.core.lock();
         let lacks = |has: u64| (want.size - has).next_multiple_of(self.page);
         let over = |has: u64| Some(&self.order).filter(|_| st.learnt.gives_up && has >= lacks(has) / WORTH_UNMAPPING);
-        // The addresses kept for a private heap lie behind what it has. The start of a run is
+        // The addresses that a private heap keeps lie behind what it has. The start of a run is
         // aligned to a page and no further.
         let may_precede = st.private.is_none() && want.align <= self.page;
         let beside = |r: u32, in_front: bool| {
@@ -62,8 +60,8 @@ impl Pool {
                 false => (g.end(), g.next, g.size.saturating_sub(g.addr.next_multiple_of(want.align) - g.addr)),
             };
             let open = (may_precede || !in_front) && has > 0 && has < want.size && st.regions.is_edge(next);
-            let may = open && core.room_beside(at, in_front, lacks(has), over(has)) >= lacks(has);
-            may.then(|| Anchor { region: r, at, in_front, kept: 0, has, old: over(has).is_some() })
+            let may = open && core.addresses_beside(at, in_front, lacks(has), over(has)) >= lacks(has);
+            may.then(|| Anchor { region: r, at, in_front, has, old: over(has).is_some() })
         };
         // Regions of one bin differ little. Of those that have most, take the one at the lowest
         // address.
@@ -80,30 +78,27 @@ impl Pool {
         let at = st.grown_to;
         let ends_there = st.private.is_none() && at.is_multiple_of(want.align) && st.regions.tail_at(at).is_some();
         let fits = ends_there && self.core.lock().holes.after(at) >= want.size;
-        fits.then_some(Anchor { region: NONE, at, in_front: false, kept: 0, has: 0, old: false })
+        fits.then_some(Anchor { region: NONE, at, in_front: false, has: 0, old: false })
     }
 
-    /// Where a private heap's span grows: at the start of the addresses kept for it, behind what
-    /// is free there.
-    fn room_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
-        let at = st.room.0;
+    /// Where a private heap's span grows: at the start of the addresses it keeps, behind what is
+    /// free there.
+    fn kept_anchor(&self, st: &HeapState, want: Want) -> Option<Anchor> {
+        let at = st.kept.0;
         let tail = st.regions.tail_at(at).filter(|&r| st.regions.get(r).state == State::Ready);
         let start = tail.map_or(at, |r| st.regions.get(r).addr).checked_next_multiple_of(want.align)?;
         let has = at.checked_sub(start)?;
         let need = want.size.checked_sub(has)?.checked_next_multiple_of(self.page)?;
-        let (room, kept) = self.addresses_behind(st, at);
-        let fits = at > 0 && has < want.size && room >= need;
+        let fits = at > 0 && has < want.size && self.addresses_behind(st, at) >= need;
         let region = tail.filter(|_| has > 0).unwrap_or(NONE);
-        fits.then_some(Anchor { region, at, in_front: false, kept, has, old: false })
+        fits.then_some(Anchor { region, at, in_front: false, has, old: false })
     }
 
-    /// How many addresses from `at` on the heap may grow into; and the end of those kept for it if
-    /// they start there, else 0.
-    pub(crate) fn addresses_behind(&self, st: &HeapState, at: u64) -> (u64, u64) {
-        let core = self.core.lock();
-        match st.room {
-            (start, end) if start == at && start < end => (core.holes.kept_after(at, end), end),
-            _ => (core.holes.after(at), 0),
+    /// How many addresses from `at` on the heap may grow into.
+    pub(crate) fn addresses_behind(&self, st: &HeapState, at: u64) -> u64 {
+        match st.kept {
+            (start, end) if start == at && start < end => end - start,
+            _ => self.core.lock().holes.after(at),
         }
     }
 }

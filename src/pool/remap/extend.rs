@@ -13,7 +13,7 @@ use crate::pool::order::Tag;
 use crate::pool::remap::anchor::Anchor;
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::remap::sources::{bytes_of, take_out, Others, Source};
-use crate::pool::remap::stitch::{plan, Plan, Room};
+use crate::pool::remap::stitch::{plan, Allowance, Plan};
 use crate::pool::state::{Core, Pool};
 use crate::pool::types::{too_large, Want, NONE};
 use std::cmp::Reverse;
@@ -89,7 +89,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let exchanged = self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
         // Before other heaps' locks are taken, because it looks into those heaps.
-        let mut room = self.room(st, want);
+        let mut allowed = self.allowance(st, want);
         // What was given back is created again; it is no reason to take other heaps' memory.
         let lacks = need.saturating_sub(exchanged);
         let (mut sources, mut others) = self.gather(st, anchor, (lacks, want), false)?;
@@ -101,11 +101,11 @@ impl Pool {
             self.refine(st, want, need - movable);
         }
         let only_grows = sources.is_empty() && self.shares_extents(st, want.size);
-        let (mut ahead, extent) = self.ahead(st, want, only_grows, room);
+        let (mut ahead, extent) = self.ahead(st, want, only_grows, allowed);
         let mut in_place = anchor.is_none() && only_grows;
         let cut = loop {
             let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
-            let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, room) else {
+            let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, allowed) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on
                 // the device. A captured stream cannot wait for anything outside its capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
@@ -127,8 +127,8 @@ impl Pool {
                     st.goes_without();
                 }
                 // The device has less than the limit allows: see whether moving alone is enough.
-                Err(e) if e.status == Status::OutOfMemory && room.hard > 0 && !plan.creates.is_empty() => {
-                    room = Room { hard: 0, cheap: 0, floor: 0 };
+                Err(e) if e.status == Status::OutOfMemory && allowed.hard > 0 && !plan.creates.is_empty() => {
+                    allowed = Allowance { hard: 0, cheap: 0, floor: 0 };
                 }
                 // Nothing was to be created, so the system has run out of mappings.
                 Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
@@ -155,10 +155,10 @@ impl Pool {
     /// small heap that runs short maps ahead. So does one that has nothing to move for a small
     /// request: it grows by a share of what it has, which spreads the cost of a growth over many
     /// requests.
-    pub(crate) fn ahead(&self, st: &mut HeapState, want: Want, only_grows: bool, room: Room) -> (u64, u64) {
-        let fits = |bytes: u64, within: u64| bytes <= within && bytes <= room.hard / AHEAD_SHARE;
+    pub(crate) fn ahead(&self, st: &mut HeapState, want: Want, only_grows: bool, allowed: Allowance) -> (u64, u64) {
+        let fits = |bytes: u64, within: u64| bytes <= within && bytes <= allowed.hard / AHEAD_SHARE;
         let short = AHEAD.next_multiple_of(self.page);
-        if st.runs_short() && fits(short, room.floor) {
+        if st.runs_short() && fits(short, allowed.floor) {
             return (short, self.largest_extent(st, want.size.max(AHEAD_EXTENT)));
         }
         st.goes_without();
@@ -170,11 +170,11 @@ impl Pool {
         let one = |bytes: u64| if bytes < self.page { 0 } else { self.page << (bytes / self.page).ilog2() };
         let small = one((has / GROWTH_SHARE).min(self.options.slack_floor));
         let large = one((has / LARGE_GROWTH_SHARE).min(LARGE_GROWTH));
-        let grown = if large > small && fits(large, room.cheap) {
+        let grown = if large > small && fits(large, allowed.cheap) {
             large
-        } else if fits(small, room.floor) {
+        } else if fits(small, allowed.floor) {
             small
-        } else if self.options.earned_permille > 0 && fits(large, room.hard) {
+        } else if self.options.earned_permille > 0 && fits(large, allowed.hard) {
             large
         } else {
             0
@@ -226,7 +226,7 @@ impl Pool {
 
     /// How much may be created for a request. The slack is the heap's own and counts from its last
     /// fresh start, so that work that repeats is decided alike each time.
-    fn room(&self, st: &mut HeapState, want: Want) -> Room {
+    fn allowance(&self, st: &mut HeapState, want: Want) -> Allowance {
         let size = want.size;
         // For this heap, memory that waits for another stream is in use.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
@@ -243,7 +243,7 @@ impl Pool {
             left if left < cheap.max(floor) => left.saturating_add(self.in_flight(st, want.reach)),
             left => left,
         };
-        Room { hard: self.creatable().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) }
+        Allowance { hard: self.creatable().saturating_add(stock), cheap: cheap.min(all), floor: floor.min(all) }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -279,7 +279,7 @@ impl Pool {
             0 => nvtx::range(c"stitch", remapped),
             new => nvtx::range(c"growth", new),
         };
-        let run = self.map_supply(anchor, want, &moves, &supply);
+        let run = self.map_supply(st, anchor, want, &moves, &supply);
         drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -361,6 +361,7 @@ impl Pool {
     /// extents in their order, or `None` when there is no room next to the anchor.
     fn map_supply(
         &self,
+        st: &mut HeapState,
         anchor: Option<Anchor>,
         want: Want,
         moves: &[&Source],
@@ -371,11 +372,24 @@ impl Pool {
         if anchor.is_some_and(|a| a.old && !self.make_way(a.at, a.in_front, len)) {
             return Ok(None);
         }
-        let place = anchor.map(|a| (a.start(len), a.kept));
-        let Some(va) = self.take_addresses(place, len, want.align)? else {
-            return Ok(None);
+        let kept = st.kept;
+        let place = anchor.map(|a| a.start(len));
+        let va = match place {
+            Some(start) if start == kept.0 && len <= kept.1 - kept.0 => {
+                st.kept.0 += len;
+                start
+            }
+            _ => match self.take_addresses(place, len, want.align)? {
+                Some(va) => va,
+                None => return Ok(None),
+            },
         };
-        self.map_run(va, len, moved, &supply.create).map(|run| Some((va, run)))
+        let run = self.map_run(va, len, moved, &supply.create).inspect_err(|_| {
+            if st.kept != kept && self.core.lock().holes.take_at(va, len) {
+                st.kept = kept;
+            }
+        });
+        run.map(|run| Some((va, run)))
     }
 
     /// Maps more directly behind a live block until it has the bytes wanted. `false` if the
@@ -390,21 +404,21 @@ impl Pool {
         if gain < lacks.size && self.flip(st, lacks, Some(tail_end)).is_none() {
             let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
             let need = (lacks.size - gain).next_multiple_of(self.page);
-            let (addresses, kept) = self.addresses_behind(st, tail_end);
+            let addresses = self.addresses_behind(st, tail_end);
             if !at_end || addresses < need {
                 return Ok(false);
             }
             let region = if next_ready { next } else { NONE };
-            let anchor = Anchor { region, at: tail_end, in_front: false, kept, has: gain, old: false };
+            let anchor = Anchor { region, at: tail_end, in_front: false, has: gain, old: false };
             let sources = self.sources(st, Some(anchor.region), |_| true);
-            let room = self.room(st, Want { size: need, ..want });
+            let allowed = self.allowance(st, Want { size: need, ..want });
             // Otherwise a block that grows by little each time would be made of pages.
             let only_grows = sources.is_empty() && self.shares_extents(st, need);
-            let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, room) {
+            let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, allowed) {
                 (ahead, extent) if (need + 1..=addresses).contains(&ahead) => (ahead, extent),
                 _ => (need, self.largest_extent(st, size)),
             };
-            let Some(plan) = plan(need, self.page, largest, &sources, room) else {
+            let Some(plan) = plan(need, self.page, largest, &sources, allowed) else {
                 return Ok(false);
             };
             match self.carry_out(st, &mut Others::new(), Some(anchor), &sources, &plan, (lacks, false)) {
@@ -459,10 +473,9 @@ fn commit(
     let id = core.aliases.add_run(va, run);
     core.aliases.keep(id, parts);
     let (start, end, _) = core.aliases.bounds(id);
-    if st.room.0 == start {
-        core.holes.taken_for_good(st.room.1);
-        // Beyond the addresses kept for it, the heap grows where it can.
-        st.room = (end, st.room.1.max(end));
+    if st.kept == (start, start) {
+        // Beyond the addresses that it keeps, a private heap grows where it can.
+        st.kept = (end, end);
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
     for p in &pieces {

@@ -23,10 +23,8 @@ impl Pool {
         reservations.map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
     }
 
-    /// Takes addresses for a run. `place` says where they must start, and the end of the kept
-    /// addresses they come from, or 0; `None` if there is no room there. Without it they may be
-    /// anywhere.
-    pub(crate) fn take_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
+    /// Takes addresses for a run: at `place`, or `None` if others are there; anywhere without one.
+    pub(crate) fn take_addresses(&self, place: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
         match self.find_addresses(place, len, align) {
             // Old addresses of moved extents may have used up the others.
             Err(e) if e.status == Status::OutOfMemory && self.core.lock().aliases.dormant() > 0 => {
@@ -37,18 +35,17 @@ impl Pool {
         }
     }
 
-    fn find_addresses(&self, place: Option<(u64, u64)>, len: u64, align: u64) -> Result<Option<u64>> {
+    fn find_addresses(&self, place: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
         let mut core = self.core.lock();
-        if let Some((start, kept)) = place {
-            let taken = if kept > 0 { core.holes.take_kept(start, len, kept) } else { core.holes.take_at(start, len) };
-            return Ok(taken.then_some(start));
+        if let Some(start) = place {
+            return Ok(core.holes.take_at(start, len).then_some(start));
         }
         let align = align.max(self.page);
         if let Some(va) = core.holes.take(len, align) {
             return Ok(Some(va));
         }
         self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
-        core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation has no room"))
+        core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation is too small"))
     }
 
     /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at
@@ -93,9 +90,7 @@ impl Pool {
         })();
         if let Err(e) = done {
             self.sub_mapped(created);
-            if mapped < len {
-                self.core.lock().holes.give(va + mapped, len - mapped);
-            }
+            self.core.lock().holes.give(va + mapped, len - mapped);
             // What cannot be undone now is put off, as zombies and orphans.
             let _ = self.undo_map(va, mapped);
             for x in &run[first_new..] {

@@ -40,7 +40,7 @@ impl Pool {
     pub(crate) fn make_way(&self, at: u64, in_front: bool, len: u64) -> bool {
         let claims = {
             let mut core = self.core.lock();
-            if core.room_beside(at, in_front, len, Some(&self.order)) < len {
+            if core.addresses_beside(at, in_front, len, Some(&self.order)) < len {
                 return false;
             }
             let start = if in_front { at - len } else { at };
@@ -66,17 +66,17 @@ impl Core {
     /// How many addresses right behind `at`, or right in front of it, a run may take. Old addresses
     /// that the device has passed count only if the order that tells so is given. Does not look
     /// further than for `enough`.
-    pub(crate) fn room_beside(&self, at: u64, in_front: bool, enough: u64, old: Option<&Order>) -> u64 {
+    pub(crate) fn addresses_beside(&self, at: u64, in_front: bool, enough: u64, old: Option<&Order>) -> u64 {
         let holes = |at: u64| if in_front { self.holes.before(at) } else { self.holes.after(at) };
-        let mut room = holes(at);
-        let Some(order) = old else { return room };
-        while room < enough {
-            let next = if in_front { at - room } else { at + room };
+        let mut found = holes(at);
+        let Some(order) = old else { return found };
+        while found < enough {
+            let next = if in_front { at - found } else { at + found };
             match holes(next) + self.aliases.passed_beside(next, in_front, order) {
                 0 => break,
-                more => room += more,
+                more => found += more,
             }
         }
-        room
+        found
     }
 }

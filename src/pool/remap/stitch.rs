@@ -21,7 +21,7 @@ pub(crate) struct Plan {
 
 /// How much may be created, bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct Allowance {
     /// The most, by the limit and the device.
     pub(crate) hard: u64,
     /// The most that does not hurt utilisation: within the heap's slack.
@@ -38,21 +38,21 @@ const MOVE_US: u64 = 25;
 const CREATE_US: u64 = 34;
 
 /// The cheapest way to `need` bytes (a multiple of `page`), or `None` when there is not enough.
-pub(crate) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], room: Room) -> Option<Plan> {
+pub(crate) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], allowed: Allowance) -> Option<Plan> {
     let all_new = Plan { moves: Vec::new(), creates: ladder(need, page, max_extent) };
     if sources.is_empty() {
-        return (need <= room.hard).then_some(all_new);
+        return (need <= allowed.hard).then_some(all_new);
     }
     let moved = cover(need, sources);
     let got: u64 = moved.iter().map(|&i| sources[i].extent.size).sum();
     let missing = need.saturating_sub(got);
     let stitched = Plan { moves: moved, creates: ladder(missing, page, max_extent) };
     let price = |p: &Plan| p.moves.len() as u64 * MOVE_US + p.creates.len() as u64 * CREATE_US;
-    let better = need <= room.cheap && price(&all_new) <= price(&stitched);
-    if need <= room.hard && (better || need <= room.floor) {
+    let better = need <= allowed.cheap && price(&all_new) <= price(&stitched);
+    if need <= allowed.hard && (better || need <= allowed.floor) {
         return Some(all_new);
     }
-    (missing <= room.hard).then_some(stitched)
+    (missing <= allowed.hard).then_some(stitched)
 }
 
 /// Few sources that together have `need` bytes with little to spare, or all of them if they have
@@ -132,7 +132,7 @@ mod tests {
 
     fn go(need: u64, have: &[u64], hard: u64, cheap: u64) -> Option<(Vec<u64>, Vec<u64>)> {
         let s = sources(have);
-        let p = plan(need * P, P, 512 * P, &s, Room { hard: hard * P, cheap: cheap * P, floor: 0 })?;
+        let p = plan(need * P, P, 512 * P, &s, Allowance { hard: hard * P, cheap: cheap * P, floor: 0 })?;
         let moves: Vec<u64> = p.moves.iter().map(|&i| s[i].extent.size / P).collect();
         let creates: Vec<u64> = p.creates.iter().map(|c| c / P).collect();
         assert!(moves.iter().chain(&creates).sum::<u64>() >= need);

@@ -1,10 +1,8 @@
-//! Recording the markers that frees need, only on streams that the caller guarantees to be alive,
-//! and waiting on the host: afterwards, any stream may use what was freed before the wait.
+//! Recording the markers that frees need, only on streams that the caller guarantees to be alive.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::{Tag, CONTEXT};
 use crate::pool::state::Pool;
-use crate::pool::streams::capture_key;
 
 impl Pool {
     /// The tag of memory that was allocated on a stream and is freed in that stream's order: the
@@ -61,38 +59,5 @@ impl Pool {
         // stream allocate from an arena is held until then, so that no other gets the lane.
         let (heap, _routed) = self.heap_and_route(stream)?;
         self.order.mark(heap.lane, stream).map(|_| ())
-    }
-
-    /// Whether the pool knows, or the driver shows, that a stream is being captured.
-    pub fn is_capturing(&self) -> bool {
-        self.order.captures.known() || self.order.may_be_capturing(None)
-    }
-
-    /// Waits until a live stream of this device has done everything submitted to it. Memory freed
-    /// in its order before the call is settled then.
-    pub fn sync_stream(&self, stream: StreamHandle) -> Result<()> {
-        let lane = self.registered_lane(stream);
-        if let Some(lane) = lane {
-            // If no marker can be recorded, nothing is settled and memory goes on waiting.
-            let _ = self.order.mark(lane, stream);
-        }
-        self.driver.stream_sync(self.dev, stream)?;
-        // A captured stream cannot be waited for.
-        self.order.captures.over(|| capture_key(stream));
-        self.mark_released(stream)?;
-        self.order.poll(lane)
-    }
-
-    /// Waits until the device has done everything submitted to it. Memory freed before the call is
-    /// settled then.
-    pub fn sync_device(&self) -> Result<()> {
-        // As in `sync_stream`. While a capture is known, no marker is recorded.
-        let marked = matches!(self.order.mark_context(None), Ok(true));
-        match marked || self.is_capturing() {
-            true => self.driver.device_sync(self.dev)?,
-            // The driver has no such markers, or a wait for other devices is owed.
-            false => self.order.sync_device()?,
-        }
-        self.order.poll_all()
     }
 }

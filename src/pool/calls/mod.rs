@@ -11,6 +11,7 @@ mod open;
 mod realloc;
 mod record;
 mod resolve;
+mod sync;
 
 pub use belong::Kept;
 pub use evictable::{By, Moving, Waited};

@@ -12,6 +12,7 @@ mod grain;
 mod mapping;
 mod old_addresses;
 mod others;
+mod out_of_memory;
 mod progress;
 mod search;
 mod shared_heap;

@@ -171,19 +171,6 @@ impl Pool {
         }
         // Peaks have risen by what was asked for in vain.
         self.lower_peaks();
-        let mut error = self.out_of_memory(req.size);
-        let hindered = heap.of_captures || self.order.captures.known();
-        error.message += match self.as_much_is_free(req.size) {
-            true if hindered && self.has_unsettled() => {
-                ". As much is free, but the device may be using it, and a capture stands in the way of asking: call \
-                 gpumem_device_sync, or gpumem_stream_sync for the streams that used it, before the capture or after it"
-            }
-            // A capture may not use all that is free.
-            true if !heap.of_captures && !self.options.finer => {
-                ". As much is free, but partly in extents that are in use: GPUMEM_SLACK=tight makes smaller ones"
-            }
-            _ => "",
-        };
-        Err(error)
+        Err(self.refusal(heap, req))
     }
 }

@@ -1,20 +1,16 @@
 //! Giving memory back to the driver: free extents, what is in the stock, and the graves of
 //! dedicated allocations, which were freed while the device may still have been using them.
 
-use crate::base::size::human;
-use crate::base::{Error, Result, Status};
+use crate::base::Result;
 use crate::driver::nvtx;
 use crate::pool::heap::{Heap, HeapState};
 use crate::pool::memory::{Extent, Grave};
-use crate::pool::order::{KnownCapture, Tag};
+use crate::pool::order::Tag;
 use crate::pool::remap::sources::{take_out, Source};
-use crate::pool::state::{Pool, Route, WhichStreams};
-use crate::pool::streams::capture_key;
-use crate::pool::types::AllocRequest;
+use crate::pool::state::Pool;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
 
 impl Pool {
     /// Sets the most bytes the pool may map (0: no limit) and gives free memory back if it has
@@ -49,76 +45,6 @@ impl Pool {
             st.settle(&self.order, &self.index);
             st.drop_empty_slabs(&self.order, &self.index);
         }
-    }
-
-    /// The text for a request that found no memory.
-    pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
-        nvtx::mark(c"out of memory", requested);
-        let [asked, mapped, live] = [requested, self.mapped_now(), self.live_now()].map(human);
-        let limit = self.limit.load(Relaxed);
-        let limits = match limit {
-            u64::MAX => "no limit is set".to_string(),
-            l => format!("the limit is {}", human(l)),
-        };
-        let (total, device) = match self.driver.mem_info(self.dev) {
-            Ok(m) => (m.total, format!("{} of {} free", human(m.free), human(m.total))),
-            Err(e) => (u64::MAX, format!("memory not known ({})", e.message)),
-        };
-        // Advises only what would help.
-        let advice = match limit {
-            _ if requested > total => "It is more than the whole device has: ask for less at a time",
-            l if requested > l => "Raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
-            u64::MAX => "Free memory, or ask for less at a time",
-            _ => "Free memory, raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
-        };
-        let why = format!(
-            "{requested} bytes ({asked}) were requested on device {}; the pool has {mapped} mapped, {live} of it live; \
-             {limits}; the device has {device}. {advice}",
-            self.dev
-        );
-        Error::new(Status::OutOfMemory, why)
-    }
-
-    /// Whether as much is free as was requested. After everything that can move was moved and given
-    /// back, it waits, or lies beside live blocks.
-    pub(crate) fn as_much_is_free(&self, requested: u64) -> bool {
-        let free = self.mapped_now().saturating_sub(self.live_now());
-        // Less than a page cannot be mapped.
-        let left = self.unmapped().unwrap_or(0) / self.page * self.page;
-        free > 0 && free.saturating_add(left) >= requested
-    }
-
-    /// The captures that a wait for the device heeds before a request for `bytes` fails. All of
-    /// them, if less than that is free, if the request is to spare them, or if one is open that
-    /// `gpumem_capture_begin` or PyTorch has begun: a context marker would end it, and not even be
-    /// recorded. Otherwise none: those that are known may be over since long ago, as their streams
-    /// were not named since.
-    pub(crate) fn heeded(&self, req: &AllocRequest, bytes: u64) -> fn(&KnownCapture) -> bool {
-        let routes = self.privates.routes.lock().clone();
-        let open = |r: &Arc<Route>| match r.which {
-            WhichStreams::Handle(_) => r.key != capture_key(req.stream),
-            WhichStreams::Filter(_) => self.order.captures.any(KnownCapture::is_routed),
-            // It ends only when its stream is named.
-            WhichStreams::CaptureOf(_) => false,
-        };
-        if routes.iter().any(open) || !self.as_much_is_free(bytes) {
-            return |_| true;
-        }
-        match req.spared {
-            Some(spared) => {
-                spared.set(self.order.captures.known());
-                |_| true
-            }
-            None => |_| false,
-        }
-    }
-
-    /// Whether free memory that captures could use is not known to be out of use.
-    pub(crate) fn has_unsettled(&self) -> bool {
-        self.all_heaps().map(Heap::lock).any(|st| {
-            let unsettled = |r| !self.order.settled(st.regions.get(r).tag);
-            st.private.is_none() && (st.waiting_bytes > 0 || st.regions.ready_from(self.page).any(unsettled))
-        })
     }
 
     /// Releases wholly free extents the device has passed until no more than `keep` bytes are

@@ -11,7 +11,7 @@ use super::records::Record;
 use crate::base::sync::{lock, Condvar, Mutex, MutexGuard};
 use crate::base::{DeviceId, Error, Result, Status};
 use crate::driver::process::thread_number;
-use crate::pool::{Held, Pool, Scope};
+use crate::pool::{HeldAddresses, Pool, Scope};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -33,7 +33,7 @@ enum Kept {
     /// Its memory, filled unless a capture or an error prevented that.
     Memory { filled: bool },
     /// Its addresses.
-    Addresses(Held),
+    Addresses(HeldAddresses),
 }
 
 impl Item {
@@ -170,7 +170,7 @@ impl Quarantine {
 
     /// Keeps the addresses of one pool's freed allocations, and has their memory unmapped once the
     /// device has passed the free: now, unless a stream is being captured.
-    pub(super) fn unmap(&self, pool: &Pool, held: Vec<(Arc<Record>, Held)>) {
+    pub(super) fn unmap(&self, pool: &Pool, held: Vec<(Arc<Record>, HeldAddresses)>) {
         if held.is_empty() {
             return;
         }

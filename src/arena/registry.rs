@@ -14,7 +14,7 @@ use super::records::How;
 use super::thread;
 use crate::base::sync::lock;
 use crate::base::{Error, Interest, Result, Status};
-use crate::pool::{Kept, Pool, Reclaimed, Scope};
+use crate::pool::{Pool, Reclaimed, Scope, ScopeChange};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
@@ -283,21 +283,21 @@ impl Registry {
         let to = arena.parent.as_ref().map(|p| &p.scope);
         let mut kept = HashSet::new();
         for &ptr in keep.iter().filter(|&&p| p != 0) {
-            let mut found = Kept::Unknown;
+            let mut found = ScopeChange::Unknown;
             pools.each(&mut |pool| {
                 if pool.owns(ptr) {
-                    found = pool.keep(ptr, Some(&arena.scope), to);
+                    found = pool.change_scope(ptr, Some(&arena.scope), to);
                 }
             });
             match found {
-                Kept::Moved(id, bytes) => {
+                ScopeChange::Moved(id, bytes) => {
                     kept.insert(id);
                     report.kept += 1;
                     report.kept_bytes += bytes;
                 }
-                Kept::Foreign(id) if kept.contains(&id) => report.duplicate += 1,
-                Kept::Foreign(_) => report.foreign += 1,
-                Kept::Unknown => report.unknown += 1,
+                ScopeChange::Foreign(id) if kept.contains(&id) => report.duplicate += 1,
+                ScopeChange::Foreign(_) => report.foreign += 1,
+                ScopeChange::Unknown => report.unknown += 1,
             }
         }
         let mut freed = |r: Reclaimed| {
@@ -330,16 +330,16 @@ impl Registry {
                 };
             };
             let to = scope.parent().filter(|_| !escape);
-            match pool.keep(ptr, Some(&scope), to) {
-                Kept::Moved(..) => {
+            match pool.change_scope(ptr, Some(&scope), to) {
+                ScopeChange::Moved(..) => {
                     let mut open = lock(&self.shared.open);
                     if let Some(l) = open.get_mut(&scope.number()) {
                         l.promoted += 1;
                     }
                     return Ok(());
                 }
-                Kept::Foreign(_) => {}
-                Kept::Unknown => break,
+                ScopeChange::Foreign(_) => {}
+                ScopeChange::Unknown => break,
             }
         }
         Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is in no live allocation")))

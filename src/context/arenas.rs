@@ -5,7 +5,7 @@
 use super::{Context, Request};
 use crate::arena::{Arena, ArenaStats, ExitReport};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::pool::{add_to, Kept, Pool, Still, Sums};
+use crate::pool::{add_to, Pool, ScopeChange, Still, Sums};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -211,15 +211,15 @@ impl Context {
         // Made outside of the arena, where nobody else frees it, and moved into it: so its id is
         // known before an exit can free it and hand its address to another allocation.
         let ptr = self.malloc_search_of(req, None)?;
-        let kept = self.owner(ptr, "malloc")?.keep(ptr, None, Some(arena.scope()));
+        let kept = self.owner(ptr, "malloc")?.change_scope(ptr, None, Some(arena.scope()));
         if !arena.scope().is_closed() {
             return Ok(ptr);
         }
         match kept {
             // In its own stream's order, which needs no other device and so cannot fail.
-            Kept::Moved(id, _) => self.free_id(ptr, id, None).and(Err(gone())),
+            ScopeChange::Moved(id, _) => self.free_id(ptr, id, None).and(Err(gone())),
             // Only a stray free can have taken it.
-            Kept::Foreign(_) | Kept::Unknown => Err(gone()),
+            ScopeChange::Foreign(_) | ScopeChange::Unknown => Err(gone()),
         }
     }
 }

@@ -99,12 +99,12 @@ mod state;
 mod streams;
 mod types;
 
-pub use calls::{By, Kept, Moving, Relocation, Resized, Waited};
+pub use calls::{By, Moving, Relocation, Resized, ScopeChange, Waited};
 pub use heap::{Life, Placed, Span};
 pub(crate) use look::asked;
 pub use look::{add_to, Alive, HeapView, Is, Piece, PoolStats, Still, Sums};
 pub use memory::Guest;
-pub use scopes::{Held, Reclaimed};
+pub use scopes::{HeldAddresses, Reclaimed};
 pub use state::{Filter, GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Route, Unclaimed, WhichStreams};
 pub(crate) use types::checked_alignment;
 pub use types::{AllocFlags, AllocInfo, AllocRequest, Counter, PoolOptions, Receipt, Scope, ScopeCounts, Slip};

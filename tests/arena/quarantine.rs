@@ -12,7 +12,7 @@ use gpumem::base::DeviceId;
 use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{CaptureMode, Driver};
-use gpumem::pool::{AllocFlags, Kept, Scope};
+use gpumem::pool::{AllocFlags, Scope, ScopeChange};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 
@@ -97,7 +97,7 @@ fn the_abort_of_a_capture_leaves_alone_what_an_exit_has_taken() {
     let c = ctx.capture_begin(s, CaptureOptions::default()).unwrap();
     for n in [300, 3 * MIB] {
         let p = malloc(&ctx, n, s);
-        assert!(matches!(pool.keep(p, None, Some(&scope)), Kept::Moved(..)));
+        assert!(matches!(pool.change_scope(p, None, Some(&scope)), ScopeChange::Moved(..)));
     }
     scope.close();
     assert_eq!(pool.move_scope(&scope, &aside, false).len(), 0);

@@ -1,6 +1,6 @@
 //! The operations users call, each defined once.
 
-mod belong;
+mod change_scope;
 mod dedicated;
 mod evictable;
 mod find;
@@ -13,6 +13,6 @@ mod record;
 mod resolve;
 mod sync;
 
-pub use belong::Kept;
+pub use change_scope::ScopeChange;
 pub use evictable::{By, Moving, Waited};
 pub use realloc::{Relocation, Resized};

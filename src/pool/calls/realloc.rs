@@ -115,7 +115,7 @@ impl Pool {
         match scope.and_then(|scope| self.free(ptr, Some(stream)).map(|()| scope)) {
             Ok(scope) => {
                 if scope.is_some() {
-                    self.keep(new, None, scope.as_ref());
+                    self.change_scope(new, None, scope.as_ref());
                 }
                 Ok(new)
             }

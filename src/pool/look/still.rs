@@ -5,7 +5,7 @@
 use crate::base::{Error, Result};
 use crate::pool::heap::{Heap, Locked};
 use crate::pool::state::{Core, Key, Pool, StreamHeaps};
-use crate::pool::types::{Held, Rank, RankedGuard, Scope};
+use crate::pool::types::{Rank, RankHeld, RankedGuard, Scope};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
@@ -22,7 +22,7 @@ pub fn add_to(sums: &mut Sums, scope: &Arc<Scope>, bytes: u64) {
 /// the order that `pool/mod.rs` gives. A thread that has one calls nothing else of the pool's.
 pub struct Still<'a> {
     pool: &'a Pool,
-    _changing: (RwLockWriteGuard<'a, ()>, Held),
+    _changing: (RwLockWriteGuard<'a, ()>, RankHeld),
     /// Keeps heaps from being added.
     _streams: RankedGuard<'a, HashMap<Key, StreamHeaps>>,
     shells: RankedGuard<'a, Vec<u32>>,

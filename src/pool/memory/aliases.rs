@@ -208,12 +208,12 @@ impl Aliases {
     }
 
     /// Takes the parts that were kept for a run.
-    pub(crate) fn kept(&mut self, run: RunId) -> Vec<RunPart> {
+    pub(crate) fn take_parts(&mut self, run: RunId) -> Vec<RunPart> {
         std::mem::take(&mut self.runs[run.number as usize].parts)
     }
 
     /// Keeps the parts of a run that is not taken back.
-    pub(crate) fn keep(&mut self, run: RunId, parts: Vec<RunPart>) {
+    pub(crate) fn set_parts(&mut self, run: RunId, parts: Vec<RunPart>) {
         self.runs[run.number as usize].parts = parts;
     }
 
@@ -461,7 +461,7 @@ impl Aliases {
         if !self.is_dormant(run) {
             return None;
         }
-        let parts = self.kept(run);
+        let parts = self.take_parts(run);
         match !parts.is_empty() && parts.iter().all(|p| self.is_there(p)) {
             true => Some(parts),
             false => Some(self.look_up(run)),
@@ -476,7 +476,7 @@ impl Aliases {
 
     /// Looks up what a run is made of now.
     pub(crate) fn look_up(&mut self, run: RunId) -> Vec<RunPart> {
-        self.kept(run);
+        self.take_parts(run);
         self.parts_from(self.run(run).map(|(_, m)| {
             let place = self.present(m.extent);
             (m.extent, place.map(|p| (p, self.address_of(p), NONE)))

@@ -87,9 +87,9 @@ fn parts_are_found_from_high_to_low_addresses_and_kept() {
         aliases.take_back(*pair, parts, Tag::SETTLED);
     }
     valid(&aliases);
-    let kept = aliases.kept(run);
+    let kept = aliases.take_parts(run);
     assert_eq!(there(&kept), expected);
-    aliases.keep(run, kept);
+    aliases.set_parts(run, kept);
     // An extent that goes elsewhere: the parts kept do not show it, but looking up finds it.
     let first = aliases.run(pairs[0]).map(|x| x.1).next();
     let Some(first) = first else { unreachable!("the pair has two") };
@@ -99,7 +99,7 @@ fn parts_are_found_from_high_to_low_addresses_and_kept() {
     assert_eq!(there(&parts), expected, "no other extent can be there");
     let parts = aliases.look_up(run);
     assert_eq!(there(&parts), [Some((300, 301)), Some((220, 222)), Some((210, 212)), Some((201, 202))]);
-    aliases.keep(run, parts);
+    aliases.set_parts(run, parts);
     valid(&aliases);
 }
 

@@ -471,7 +471,7 @@ fn commit(
         }
     }
     let id = core.aliases.add_run(va, run);
-    core.aliases.keep(id, parts);
+    core.aliases.set_parts(id, parts);
     let (start, end, _) = core.aliases.bounds(id);
     if st.kept == (start, start) {
         // Beyond the addresses that it keeps, a private heap grows where it can.

@@ -34,7 +34,7 @@ impl Pool {
             free = self.free_parts(&core, st, run, want, &mut parts);
         }
         let Some((moved, order)) = free else {
-            core.aliases.keep(run, parts);
+            core.aliases.set_parts(run, parts);
             return None;
         };
         for p in parts.iter().filter(|p| p.whereabouts().is_none()) {

@@ -3,5 +3,5 @@
 mod quarantine;
 mod reclaim;
 
-pub use quarantine::Held;
+pub use quarantine::HeldAddresses;
 pub use reclaim::Reclaimed;

@@ -15,7 +15,7 @@ const CHUNK: u64 = 4 << 20;
 
 /// Addresses of a freed dedicated allocation, kept until [`Pool::let_go`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldAddresses {
     pub(crate) va: u64,
     /// How many addresses, bytes.
     pub bytes: u64,
@@ -28,9 +28,9 @@ impl Pool {
     }
 
     /// Whether these addresses are kept.
-    pub fn holds(&self, held: Held) -> bool {
+    pub fn holds(&self, held: HeldAddresses) -> bool {
         let core = self.core.lock();
-        core.graves.values().any(|g| g.held && held == Held { va: g.va, bytes: g.reserved })
+        core.graves.values().any(|g| g.held && held == HeldAddresses { va: g.va, bytes: g.reserved })
     }
 
     /// Waits until the device has done everything submitted to it so far. Returns `false`, without
@@ -108,12 +108,12 @@ impl Pool {
     /// Frees the dedicated allocations of a closed scope, but keeps their addresses until
     /// [`Self::let_go`]. After a wait for the device, the next [`Self::unmap_freed`] releases their
     /// memory. Leaves out what others free meanwhile.
-    pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, Held)> {
+    pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, HeldAddresses)> {
         let mut all = Vec::new();
         for (addr, id) in scope.dedicated(self.number) {
             if let Some(d) = self.entomb(addr, None, Some(id), Some(scope)) {
                 self.mark_users(&d.users);
-                all.push((d.info, Held { va: d.va, bytes: d.reserved }));
+                all.push((d.info, HeldAddresses { va: d.va, bytes: d.reserved }));
             }
         }
         all
@@ -126,8 +126,8 @@ impl Pool {
 
     /// Turns what [`Self::hold_scope`] took into ordinary freed allocations. Markers and unmapping
     /// that fail now are made up for later.
-    pub fn free_held(&self, all: &[(AllocInfo, Held)]) {
-        let of_legacy = |d: &(AllocInfo, Held)| d.0.stream == StreamHandle::LEGACY;
+    pub fn free_held(&self, all: &[(AllocInfo, HeldAddresses)]) {
+        let of_legacy = |d: &(AllocInfo, HeldAddresses)| d.0.stream == StreamHandle::LEGACY;
         if all.iter().any(of_legacy) {
             let _ = self.mark_stream(StreamHandle::LEGACY);
         }
@@ -141,7 +141,7 @@ impl Pool {
     }
 
     /// Lets addresses that were held be handed out again, once nothing is mapped there.
-    pub fn let_go(&self, held: Held) {
+    pub fn let_go(&self, held: HeldAddresses) {
         let mut core = self.core.lock();
         let Some(grave) = core.graves.get_mut(&held.va).filter(|g| g.held) else { return };
         grave.held = false;

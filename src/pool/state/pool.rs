@@ -8,7 +8,7 @@ use crate::pool::memory::{Aliases, Dedicated, Entry, Grave, Holes, Index, Stock}
 use crate::pool::order::{Order, Tag};
 use crate::pool::state::arenas::Privates;
 use crate::pool::state::streams::{Key, OtherDevices, SpareStreams, StreamHeaps};
-use crate::pool::types::{too_large, AllocRequest, Counter, Held, PoolOptions, Rank, Ranked, NONE};
+use crate::pool::types::{too_large, AllocRequest, Counter, PoolOptions, Rank, RankHeld, Ranked, NONE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
@@ -288,7 +288,7 @@ impl Pool {
     }
 
     /// While the guard lives, physical memory may be on its way between two of the pool's books.
-    pub(crate) fn change(&self) -> (std::sync::RwLockReadGuard<'_, ()>, Held) {
+    pub(crate) fn change(&self) -> (std::sync::RwLockReadGuard<'_, ()>, RankHeld) {
         let held = Rank::Changing.wait();
         (self.changing.read().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }

@@ -12,7 +12,7 @@ pub use allocation::{AllocFlags, AllocInfo, AllocRequest};
 pub use options::PoolOptions;
 #[cfg(not(loom))]
 pub(crate) use ranks::Guard;
-pub(crate) use ranks::{Held, Rank, Ranked, RankedGuard};
+pub(crate) use ranks::{Rank, RankHeld, Ranked, RankedGuard};
 pub(crate) use receipts::rounded;
 pub use receipts::{Counter, Receipt, Slip};
 pub use scope::{Scope, ScopeCounts};

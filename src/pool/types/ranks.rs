@@ -41,7 +41,7 @@ pub(crate) enum Rank {
 
 /// Records in debug builds that this thread has a lock, until dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct RankHeld {
     #[cfg(all(debug_assertions, not(loom)))]
     rank: Rank,
 }
@@ -88,7 +88,7 @@ impl Rank {
 
     /// Notes that the thread is about to wait for a lock of this rank.
     #[inline(always)]
-    pub(crate) fn wait(self) -> Held {
+    pub(crate) fn wait(self) -> RankHeld {
         #[cfg(all(debug_assertions, not(loom)))]
         if let Some(later) = held::from(self) {
             debug_assert!(std::thread::panicking(), "waits for {self:?} while it holds a lock of rank {later}");
@@ -99,10 +99,10 @@ impl Rank {
     /// Notes that the thread has taken a lock of this rank without waiting, or while all others are
     /// kept out.
     #[inline(always)]
-    pub(crate) fn taken(self) -> Held {
+    pub(crate) fn taken(self) -> RankHeld {
         #[cfg(all(debug_assertions, not(loom)))]
         held::count(self, true);
-        Held {
+        RankHeld {
             #[cfg(all(debug_assertions, not(loom)))]
             rank: self,
         }
@@ -118,7 +118,7 @@ const _: () = {
 };
 
 #[cfg(all(debug_assertions, not(loom)))]
-impl Drop for Held {
+impl Drop for RankHeld {
     fn drop(&mut self) {
         held::count(self.rank, false);
     }
@@ -132,7 +132,7 @@ pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
 #[derive(Debug)]
 pub(crate) struct Guard<G> {
     pub(crate) guard: G,
-    pub(crate) _held: Held,
+    pub(crate) _held: RankHeld,
 }
 
 /// Access to what a [`Ranked`] guards.

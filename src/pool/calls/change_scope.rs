@@ -7,9 +7,9 @@ use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
 use std::sync::Arc;
 
-/// The outcome of [`Pool::keep`].
+/// The outcome of [`Pool::change_scope`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum ScopeChange {
     /// The allocation has moved: its id and requested bytes.
     Moved(u64, u64),
     /// The allocation is live and not in the scope to move it from: its id.
@@ -21,30 +21,30 @@ pub enum Kept {
 impl Pool {
     /// Moves the live allocation that contains `ptr` to the scope `to`, or out of all scopes if
     /// that is `None`. With `from`, moves it only if it is in that scope.
-    pub fn keep(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> Kept {
+    pub fn change_scope(&self, ptr: u64, from: Option<&Scope>, to: Option<&Arc<Scope>>) -> ScopeChange {
         let elsewhere = |now: Option<&Scope>| from.is_some_and(|from| now.is_none_or(|now| !std::ptr::eq(now, from)));
         match self.around(ptr) {
             Ok(Found::Pooled { mut st, place }) => {
                 let Known { id, requested, .. } = st.at(place);
                 if elsewhere(st.scope_at(place).as_deref()) {
-                    return Kept::Foreign(id);
+                    return ScopeChange::Foreign(id);
                 }
                 st.move_to(to, place, self.number);
-                Kept::Moved(id, requested)
+                ScopeChange::Moved(id, requested)
             }
             Ok(Found::Dedicated { mut core, info }) => {
                 let AllocInfo { base, id, requested, .. } = info;
-                let Some(d) = core.dedicated.get_mut(&base) else { return Kept::Unknown };
+                let Some(d) = core.dedicated.get_mut(&base) else { return ScopeChange::Unknown };
                 if elsewhere(d.scope.as_deref()) {
-                    return Kept::Foreign(id);
+                    return ScopeChange::Foreign(id);
                 }
                 if let Some(old) = d.scope.take() {
                     old.remove_dedicated(self.number, base, id, requested);
                 }
                 d.scope = self.join_dedicated(to, &info);
-                Kept::Moved(id, requested)
+                ScopeChange::Moved(id, requested)
             }
-            Err(_) => Kept::Unknown,
+            Err(_) => ScopeChange::Unknown,
         }
     }
 

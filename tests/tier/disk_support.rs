@@ -38,6 +38,8 @@ struct Gate {
     asked: u64,
     /// What was done, in order.
     log: Vec<&'static str>,
+    /// How often somebody has tried to take a lock.
+    locks: u64,
     /// What a child has open that is forked whenever a lock is taken.
     inherited: Vec<File>,
 }
@@ -98,6 +100,11 @@ impl Small {
     /// Removals of directories and ends of closes, in order.
     pub fn log(&self) -> Vec<&'static str> {
         self.gate().log.clone()
+    }
+
+    /// How often somebody has tried to take a lock.
+    pub fn locks(&self) -> u64 {
+        self.gate().locks
     }
 
     /// How many files a child has open that is forked whenever a lock is taken.
@@ -173,7 +180,11 @@ impl Disk for Small {
 
     fn lock(&self, file: &File) -> io::Result<bool> {
         let taken = self.inner.lock(file)?;
-        self.gate().inherited.push(file.try_clone()?);
+        let mut gate = self.gate();
+        gate.locks += 1;
+        if taken {
+            gate.inherited.push(file.try_clone()?);
+        }
         Ok(taken)
     }
 

@@ -12,7 +12,7 @@ use gpumem::context::{Config, Context};
 use gpumem::driver::disk::{Buffer, Disk, OsDisk};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::{numa, Driver};
-use gpumem::tier::disk::{file_bytes, After, StoreOptions};
+use gpumem::tier::disk::{file_bytes, After, Store, StoreOptions};
 use gpumem::tier::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,6 +77,27 @@ fn a_space_is_listed_from_the_start_and_its_store_opened_at_first_use() {
     let root = fs::read_dir(&dir.0).unwrap().next().unwrap().unwrap().path();
     let stores = fs::read_dir(root).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir());
     assert_eq!(stores.count(), 0, "it is gone");
+}
+
+/// A directory whose guard nobody gives back keeps one caller waiting, not each: those that need it
+/// for the next item hear of it at once.
+#[test]
+fn a_guard_that_is_never_given_back_is_waited_for_once() {
+    let dir = Dir::new("guard");
+    let other = Store::open(&dir.0, &StoreOptions::default()).unwrap();
+    let path = other.dir().parent().unwrap().join("guard");
+    let guard = OsDisk::with_threads(1).open_lock(&path).unwrap();
+    assert!(OsDisk::with_threads(1).lock(&guard).unwrap());
+    let small = Small::new(&dir.0, 8 * MIB, false);
+    let manager = Arc::new(Manager::new());
+    let disks = Disks::new_on(small.clone(), manager, StoreOptions::default(), Thresholds::default());
+    disks.add_mount(&dir.0, None).unwrap();
+    let mount = disks.mount(0).unwrap();
+    says(mount.store(), Status::Io, &["opening DISK 0", "guard is locked by another process"]);
+    let tries = small.locks();
+    says(mount.store(), Status::Io, &["guard is locked by another process"]);
+    assert_eq!(small.locks(), tries, "nobody tries again so soon");
+    assert!(!mount.is_open());
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crate::tier::promise::space::MAX_BYTES;
 use crate::tier::promise::{DrawFrom, Drawn, Manager, Space, SpaceId, SpaceOptions, Thresholds, Tier, NO_STREAM};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
 
 /// The mounts, in the order in which they were added; the first is space `DISK 0`.
 pub struct Disks {
@@ -32,8 +33,17 @@ pub struct Mount {
     disk: Arc<dyn Disk>,
     manager: Arc<Manager>,
     options: StoreOptions,
-    store: Mutex<Option<Arc<Store>>>,
+    store: OnceLock<Arc<Store>>,
+    /// Locked while the store is opened. Why it could not be, and when, if finding that out has
+    /// taken long: whoever needs the store within [`REFUSED_FOR`] gets the same answer at once.
+    refused: Mutex<Option<(Instant, Error)>>,
 }
+
+/// A try to open a store that fails after at least this long has kept its caller waiting.
+const LONG: Duration = Duration::from_secs(1);
+
+/// How long nobody tries again after that: a request may need the store for each of many items.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 impl Disks {
     /// No mounts yet. Stores are opened with `options`, without a limit: the space has that.
@@ -84,7 +94,8 @@ impl Disks {
         };
         let space = self.manager.add_space(SpaceId::new(Tier::Disk, id), &space)?;
         let (manager, options) = (self.manager.clone(), self.options.clone());
-        mounts.push(Arc::new(Mount { space, path, file_system, disk, manager, options, store: Mutex::new(None) }));
+        let (store, refused) = (OnceLock::new(), Mutex::new(None));
+        mounts.push(Arc::new(Mount { space, path, file_system, disk, manager, options, store, refused }));
         Ok(id)
     }
 
@@ -112,16 +123,14 @@ impl Disks {
 
     /// Checks the counters of every store that is open.
     pub fn validate(&self) -> Result<()> {
-        self.mounts().iter().filter_map(|mount| try_lock(&mount.store)?.clone()).try_for_each(|store| store.validate())
+        self.mounts().iter().filter_map(|mount| mount.opened().cloned()).try_for_each(|store| store.validate())
     }
 
-    /// Removes the files of all stores, as the process exits. Waits for no lock: files of a store
-    /// that another thread has locked are left to the next store there.
+    /// Removes the files of all stores, as the process exits. Waits for no lock: while another
+    /// thread has the list of mounts, files are left to the next stores there.
     pub fn leave(&self) {
         for mount in try_lock(&self.mounts).iter().flat_map(|mounts| mounts.iter()) {
-            if let Some(store) = try_lock(&mount.store).as_deref().and_then(Option::as_ref) {
-                store.leave();
-            }
+            mount.opened().into_iter().for_each(|store| store.leave());
         }
     }
 
@@ -155,15 +164,24 @@ impl Mount {
     }
 
     /// The store there, opened if need be, which removes what dead processes left. Fails with `Io`
-    /// if the directory is gone or not writable; the next call tries again.
+    /// if the directory is gone or not writable; the next call tries again, but for a while after a
+    /// failure that has taken long.
     pub fn store(&self) -> Result<Arc<Store>> {
-        let mut store = lock(&self.store);
-        if let Some(store) = &*store {
+        if let Some(store) = self.opened() {
             return Ok(store.clone());
         }
+        let mut refused = lock(&self.refused);
+        if let Some((_, e)) = refused.as_ref().filter(|(at, _)| at.elapsed() < REFUSED_FOR) {
+            return Err(e.clone());
+        }
+        if let Some(store) = self.opened() {
+            return Ok(store.clone());
+        }
+        let begun = Instant::now();
         let opened = Store::open_on(self.disk.clone(), &self.path, &self.options);
-        let opened = opened.map_err(|e| e.context(format!("opening {}", self.space.id())))?;
-        Ok(store.insert(Arc::new(opened)).clone())
+        let opened = opened.map_err(|e| e.context(format!("opening {}", self.space.id())));
+        *refused = opened.as_ref().err().filter(|_| begun.elapsed() >= LONG).map(|e| (Instant::now(), e.clone()));
+        opened.map(|store| self.store.get_or_init(|| Arc::new(store)).clone())
     }
 
     /// Waits until the file system has the blocks back of all that has been removed here so far.
@@ -174,8 +192,8 @@ impl Mount {
     }
 
     /// The store, if it has been opened.
-    fn opened(&self) -> Option<Arc<Store>> {
-        lock(&self.store).clone()
+    fn opened(&self) -> Option<&Arc<Store>> {
+        self.store.get()
     }
 
     /// Whether the store has been opened.

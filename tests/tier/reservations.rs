@@ -616,24 +616,57 @@ fn a_failed_allocation_raises_no_peak() {
     assert_empty(&m);
 }
 
-/// Others may take the room that was made for a reservation. It is made again then, a few times.
+/// A relief that makes 1,000 bytes of room from its call number `from` on, and before that says so
+/// while others take it. Returns the count of its calls.
+fn relief(m: &Manager, space: &Arc<Space>, from: u64, each_time: impl Fn() + Send + Sync + 'static) -> Arc<AtomicU64> {
+    let used = Mutex::new(Some(m.draw(space, None, 800, STREAM).unwrap()));
+    let calls = Arc::new(AtomicU64::new(0));
+    let count = calls.clone();
+    m.set_relief(Box::new(move |_| {
+        if count.fetch_add(1, SeqCst) >= from {
+            drop(used.lock().unwrap().take());
+        }
+        each_time();
+        Ok(true)
+    }));
+    calls
+}
+
+/// Others may take the room that was made for a reservation, or for a larger one. It is made again
+/// then, a few times.
 #[test]
 fn room_is_made_again_when_others_take_it() {
     for (taken, made) in [(5, 6), (1000, 16)] {
-        let (m, space) = one(1000);
-        let used = Mutex::new(Some(m.draw(&space, None, 800, STREAM).unwrap()));
-        let calls = Arc::new(AtomicU64::new(0));
-        let count = calls.clone();
-        m.set_relief(Box::new(move |_| {
-            if count.fetch_add(1, SeqCst) >= taken {
-                drop(used.lock().unwrap().take());
-            }
-            Ok(true)
-        }));
-        let status = m.reserve(Request::exact(GPU, 500)).map(drop).map_err(|e| e.status);
         let expected = if made > taken { Ok(()) } else { Err(Status::OutOfMemory) };
+        let (m, space) = one(1000);
+        let calls = relief(&m, &space, taken, || ());
+        let status = m.reserve(Request::exact(GPU, 500)).map(drop).map_err(|e| e.status);
         assert_eq!((status, calls.load(SeqCst)), (expected, made));
+
+        let (m, space) = one(1000);
+        let small = m.reserve(Request::exact(GPU, 100)).unwrap();
+        let calls = relief(&m, &space, taken, || ());
+        let status = small.grow(400, Wait::No, None).map_err(|e| e.status);
+        assert_eq!((status, calls.load(SeqCst)), (expected, made));
+        assert_eq!(small.size(), if expected.is_ok() { 500 } else { 100 });
     }
+}
+
+/// No room is made for a request that has been cancelled, or whose time is over.
+#[test]
+fn no_room_is_made_for_who_has_gone() {
+    let (m, space) = one(1000);
+    let cancel = m.cancel_token();
+    let theirs = cancel.clone();
+    let calls = relief(&m, &space, 1000, move || theirs.cancel());
+    let e = m.reserve(Request::exact(GPU, 500).wait(Wait::Forever).cancel(&cancel)).map(drop).unwrap_err();
+    assert_eq!((e.status, calls.load(SeqCst)), (Status::Cancelled, 1));
+
+    let (m, space) = one(1000);
+    let small = m.reserve(Request::exact(GPU, 100)).unwrap();
+    let calls = relief(&m, &space, 1000, || ());
+    let e = small.grow(400, Wait::For(std::time::Duration::from_nanos(1)), None).unwrap_err();
+    assert_eq!((e.status, calls.load(SeqCst)), (Status::TimedOut, 1));
 }
 
 // ---- thresholds ---------------------------------------------------------------------------------

@@ -30,10 +30,11 @@
 //! Waiting    Each space serves requests first come, first served. Every release, shrink, free or
 //!            raised limit that makes room serves the waiting requests. A request that can never be
 //!            met fails at once.
-//! Room       Where gpumem_reserve finds none, what gpumem may move by itself (evict.h) moves out
-//!            of the space, as for an allocation: as much as is missing, or nothing if all of it
-//!            would not be enough. That is done before it waits: what may move only later
-//!            does not end the wait. gpumem_reservation_grow moves nothing.
+//! Room       Where gpumem_reserve and gpumem_reservation_grow find none, what gpumem may move by
+//!            itself (evict.h) moves out of the space, as for an allocation: as much as is missing,
+//!            or nothing if all of it would not be enough. That is done before they wait: what may
+//!            move only later does not end the wait. A move that has begun is finished, even if the
+//!            time is over or the request is cancelled meanwhile.
 //! Release    Allocations drawn from a released reservation live on, outside any reservation. Its
 //!            streams and threads are detached. Its handle is stale afterwards:
 //!            GPUMEM_ERROR_INVALID.

@@ -14,6 +14,7 @@ use super::account::{released, Account, Policies};
 use super::attach::Attachments;
 use super::policy::OutOfMemoryPolicy;
 use super::queue::{Queue, Trigger, Waiter, Want};
+use super::relief::ReliefCell;
 use super::space::{Clerk, Space};
 use super::strategy::Candidates;
 use super::terms::Wait;
@@ -34,6 +35,7 @@ pub(super) struct Hub {
     pub(super) id: u64,
     state: Mutex<State>,
     pub(super) attachments: Attachments,
+    pub(super) relief: ReliefCell,
 }
 
 /// What the mutex guards.
@@ -214,7 +216,8 @@ impl Hub {
     pub(super) fn new() -> Arc<Hub> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let id = LAST.fetch_add(1, Relaxed) + 1;
-        Arc::new(Hub { id, state: Mutex::new(State::default()), attachments: Attachments::default() })
+        let (attachments, relief) = (Attachments::default(), ReliefCell::default());
+        Arc::new(Hub { id, state: Mutex::new(State::default()), attachments, relief })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -9,38 +9,24 @@ use super::hub::Hub;
 use super::lack::{Counting, Lack, Refused};
 use super::policy::OutOfMemoryPolicy;
 use super::queue;
+use super::relief::{Relief, Want};
 use super::request::Request;
 use super::reservation::Reservation;
 use super::settled::settled;
 use super::space::{Clerk, Space, SpaceId, SpaceOptions, SpaceUsage};
-use super::strategy::{find, Strategy};
-use super::terms::Wait;
+use super::strategy::find;
 use super::thresholds::Thresholds;
 use super::usage::Usage;
-use crate::base::sync::OnceLock;
 use crate::base::{Error, Result, Status};
 use std::cell::Cell;
-use std::fmt;
 use std::sync::Arc;
-
-/// How often a reservation has room made for it, as others may take it first.
-const ROOMS: u32 = 16;
 
 /// All spaces, and the promises in them. Dropping it shuts it down.
 ///
 /// Every method may be called from any thread.
+#[derive(Debug)]
 pub struct Manager {
     hub: Arc<Hub>,
-    relief: OnceLock<Relief>,
-}
-
-/// An allocation for which there is no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
-    /// The space.
-    pub space: SpaceId,
-    /// What is lacking there.
-    pub lack: Lack,
 }
 
 /// What an allocation is counted in.
@@ -63,15 +49,6 @@ impl<'a> From<Option<&'a Reservation>> for DrawFrom<'a> {
     }
 }
 
-/// Makes room in a space: see [`Manager::set_relief`].
-pub type Relief = Box<dyn Fn(&Want) -> Result<bool> + Send + Sync>;
-
-impl fmt::Debug for Manager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager").field("hub", &self.hub).finish_non_exhaustive()
-    }
-}
-
 impl Default for Manager {
     fn default() -> Manager {
         Manager::new()
@@ -81,7 +58,7 @@ impl Default for Manager {
 impl Manager {
     /// A manager without spaces.
     pub fn new() -> Manager {
-        Manager { hub: Hub::new(), relief: OnceLock::new() }
+        Manager { hub: Hub::new() }
     }
 
     /// Adds a space.
@@ -177,36 +154,8 @@ impl Manager {
         let Request { amount, strategy, wait, cancel, policy, out_of_memory } = request;
         let want = queue::Want::New { amount, policies: Policies { limit: policy, out_of_memory } };
         let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
-        let ask =
-            |wait| self.hub.request(want.clone(), |books| strategy.candidates(&books.spaces), wait, trigger.clone());
-        let mut account = ask(Wait::No);
-        for _ in 0..ROOMS {
-            match &account {
-                Err(e) if e.status == Status::OutOfMemory && self.make_room(&strategy, least)? => {
-                    account = ask(Wait::No);
-                }
-                _ => break,
-            }
-        }
-        let account = match account {
-            Err(e) if e.status == Status::OutOfMemory && wait != Wait::No => ask(wait),
-            other => other,
-        };
-        Ok(Reservation::new(self.hub.clone(), account?))
-    }
-
-    /// Has the relief make room for `bytes` in the best of the spaces where it can. Returns whether
-    /// it could in any.
-    fn make_room(&self, strategy: &Strategy, bytes: u64) -> Result<bool> {
-        let Some(relief) = self.relief.get() else { return Ok(false) };
-        let spaces = self.spaces();
-        let lack = Lack::Promise { bytes, above: 0, short: None };
-        // Where nothing is used there is nothing to move out.
-        let can = |space: &Space| bytes <= space.limit() && space.usage().now() > 0;
-        let ranks = strategy.candidates(&spaces)?;
-        let mut candidates = ranks.into_iter().flatten().filter_map(|i| spaces.get(i)).filter(|space| can(space));
-        // Why nothing could be moved is not told: there is no room, and a wait may bring some.
-        Ok(candidates.any(|space| relief(&Want { space: space.id, lack }).unwrap_or(false)))
+        let account = self.hub.request_with_room(want, |books| strategy.candidates(&books.spaces), wait, trigger)?;
+        Ok(Reservation::new(self.hub.clone(), account))
     }
 
     /// A token that ends waits.
@@ -319,7 +268,7 @@ impl Manager {
     ) -> Result<T> {
         let mut relieved = || {
             let spared = Cell::new(false);
-            let mut spare = self.relief.get().is_some();
+            let mut spare = self.hub.relief.get().is_some();
             loop {
                 hindered.set(None);
                 let (error, lack) = match draw() {
@@ -329,7 +278,7 @@ impl Manager {
                         other => return other,
                     },
                 };
-                let (Some(relief), Some(lack)) = (self.relief.get(), lack) else { return Err(error) };
+                let (Some(relief), Some(lack)) = (self.hub.relief.get(), lack) else { return Err(error) };
                 let error = match relief(&Want { space: space.id, lack }) {
                     Ok(true) => continue,
                     Ok(false) => error,
@@ -357,7 +306,7 @@ impl Manager {
     /// Sets the relief, which makes room when there is no memory: it is told what is wanted, and
     /// says whether to try again. Called with no lock held. Only the first one counts.
     pub fn set_relief(&self, relief: Relief) {
-        let _ = self.relief.set(relief);
+        self.hub.relief.set(relief);
     }
 
     /// Counts an allocation that is still to be made, outside of any reservation. Nothing makes

@@ -102,8 +102,9 @@ impl Reservation {
         self.account.released()
     }
 
-    /// Makes it `bytes` larger, or waits for that in turn. An earlier request may be waiting for
-    /// just what this reservation has, so a wait without an end may never end.
+    /// Makes it `bytes` larger. If they are not there, the relief makes room, and then it waits in
+    /// turn. An earlier request may be waiting for just what this reservation has, so a wait
+    /// without an end may never end. Call it with no lock held.
     pub fn grow(&self, bytes: u64, wait: Wait, cancel: Option<&Cancel>) -> Result<()> {
         if bytes == 0 {
             return Err(Error::invalid("a reservation cannot grow by 0 bytes; ask for at least 1"));
@@ -115,7 +116,7 @@ impl Reservation {
             false => Ok(vec![vec![account.space.index]]),
         };
         let trigger = cancel.map(|c| c.trigger(&self.hub)).transpose()?;
-        self.hub.request(want, own, wait, trigger).map(drop)
+        self.hub.request_with_room(want, own, wait, trigger).map(drop)
     }
 
     /// Makes it `bytes` smaller. None of them may be drawn.

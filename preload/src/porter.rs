@@ -8,13 +8,13 @@ use crate::name::Name;
 use crate::served;
 use gpumem::driver::exit;
 use std::ffi::c_int;
-use std::io::{Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most descriptors of one message.
 const DESCRIPTORS: usize = 253;
@@ -51,7 +51,7 @@ fn serve(listener: &UnixListener) {
         match listener.accept() {
             // The other side reports a failure.
             Ok((stream, _)) => drop(answer(stream)),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             // The process may be out of descriptors, so the next try waits.
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
@@ -105,6 +105,23 @@ fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     Some(words)
 }
 
+/// Makes a call again if a signal interrupts it, until [`PATIENCE`] is over. The kernel does not do
+/// so for a socket with a time limit, even where the signal's handler asks for it.
+fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        match call() {
+            Err(e) if e.kind() == ErrorKind::Interrupted && start.elapsed() < PATIENCE => {}
+            done => return done.ok(),
+        }
+    }
+}
+
+/// What a system call gives: a length, or -1 and the thread's error.
+fn length(given: isize) -> std::io::Result<usize> {
+    usize::try_from(given).map_err(|_| Error::last_os_error())
+}
+
 /// Room for a control message with the most descriptors.
 type Control = [u64; 256];
 
@@ -127,7 +144,8 @@ fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
         std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), bytes as usize);
-        (libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) == 1).then_some(())
+        let sent = uninterrupted(|| length(libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)))?;
+        (sent == 1).then_some(())
     }
 }
 
@@ -144,7 +162,8 @@ fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of::<Control>();
-        if libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) != 1 {
+        let got = uninterrupted(|| length(libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC)))?;
+        if got != 1 {
             return None;
         }
         let header = libc::CMSG_FIRSTHDR(&message);
@@ -163,7 +182,8 @@ fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
 /// Fetches the memory of another process's allocation: descriptors with sizes, and its offset in
 /// the first.
 pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
-    let mut stream = UnixStream::connect_addr(&address(name.pid, name.nonce).ok()?).ok()?;
+    let exporter = address(name.pid, name.nonce).ok()?;
+    let mut stream = uninterrupted(|| UnixStream::connect_addr(&exporter))?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let asked = [u64::from(name.device), name.base, name.id].map(u64::to_ne_bytes).concat();
     stream.write_all(&asked).ok()?;

@@ -307,6 +307,12 @@ fn a_handle_can_be_opened_while_a_thread_waits_to_close_it() {
 }
 
 #[test]
+fn signals_do_not_keep_a_handle_from_being_opened() {
+    let Some(with) = flow("proc", "share_interrupted", true, &[]) else { return };
+    with.says("opened 1");
+}
+
+#[test]
 fn a_handle_opened_on_two_devices_is_memory_of_both() {
     let Some(with) = flow("proc", "share_devices", true, &[("SIM_DEVICES", "2")]) else { return };
     with.says("cuIpcOpenMemHandle(&r, h, 1) = 0");

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -895,6 +896,43 @@ static void share_while_closing(void) {
     io(to[1], &h, sizeof h, 1);
     wait(0);
 }
+static void nothing(int signal) { (void)signal; }
+static void *opener(void *arg) {
+    ptr q;
+    cuCtxSetCurrent(primary);
+    return (void *)(uintptr_t)cuIpcOpenMemHandle(&q, *(ipc *)arg, 1);
+}
+/* Signals reach the thread that opens a handle while the other process does not answer. */
+static void share_interrupted(void) {
+    int to[2], i;
+    ipc h;
+    ptr p;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+        pthread_t t;
+        void *opened;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuMemAlloc(&p, 5 << 20));
+        sigaction(SIGUSR1, &action, 0);
+        kill(getppid(), SIGSTOP);
+        pthread_create(&t, 0, opener, &h);
+        for (i = 0; i < 300; i++) {
+            usleep(1000);
+            pthread_kill(t, SIGUSR1);
+        }
+        kill(getppid(), SIGCONT);
+        pthread_join(t, &opened);
+        SAY("opened %d\n", !opened);
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+}
 /* A handle that is opened on two devices is memory of both. */
 static void share_devices(void) {
     int to[2];
@@ -990,7 +1028,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

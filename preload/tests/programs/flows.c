@@ -3,6 +3,7 @@
  * is linked to the driver (-DDIRECT). What it prints is the same with gpumem and without, but
  * for lines that begin with "# ". */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -960,22 +962,46 @@ static void share_devices(void) {
     io(to[1], &h, sizeof h, 1);
     wait(0);
 }
-/* One allocation made of more pieces than one message has descriptors. */
+static int open_descriptors(void) {
+    DIR *all = opendir("/proc/self/fd");
+    int n = 0;
+    if (!all) exit(4);
+    while (readdir(all)) n++;
+    closedir(all);
+    return n;
+}
+static void limit_descriptors(int most) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) exit(4);
+    limit.rlim_cur = most;
+    if (setrlimit(RLIMIT_NOFILE, &limit)) exit(4);
+}
+/* One allocation made of more pieces than one message has descriptors, in processes that may have
+ * few more than the simulated memory takes: one for each piece. */
 static void share_pieces(void) {
     enum { PIECES = 300 };
     const size_t piece = (size_t)32 << 20, end = PIECES * piece - (1 << 20);
     static ptr p[PIECES];
-    int to[2], i;
+    int to[2], i, before;
     ipc h;
     ptr q;
     if (pipe(to)) exit(4);
     if (!fork()) {
         start();
+        CODE(cuMemAlloc(&q, 100));
         io(to[0], &h, sizeof h, 0);
+        before = open_descriptors();
+        limit_descriptors(PIECES / 2);
+        SAY("too many %d", cuIpcOpenMemHandle(&q, h, 1) != 0);
+        limit_descriptors(PIECES + 64);
+        SAY(", left open %d\n", open_descriptors() - before);
         CODE(cuIpcOpenMemHandle(&q, h, 1));
         SAY("all %d %d\n", all(q, 1 << 20, 5), all(q + end, 1 << 20, 6));
+        CODE(cuIpcCloseMemHandle(q));
+        SAY("left open then %d\n", open_descriptors() - before);
         exit(0);
     }
+    limit_descriptors(PIECES + 64);
     start();
     for (i = 0; i < PIECES; i++) CODE(cuMemAlloc(&p[i], piece));
     for (i = 0; i < PIECES; i++) CODE(cuMemFree(p[i]));
@@ -983,8 +1009,10 @@ static void share_pieces(void) {
     CODE(cuMemsetD8(q, 5, 1 << 20));
     CODE(cuMemsetD8(q + end, 6, 1 << 20));
     CODE(cuIpcGetMemHandle(&h, q));
+    before = open_descriptors();
     io(to[1], &h, sizeof h, 1);
     wait(0);
+    SAY("left open here %d\n", open_descriptors() - before);
 }
 static void pairs(void) {
     ptr p;

@@ -216,11 +216,11 @@ impl Import {
 
     /// Unmaps it; the pieces go when it is dropped.
     fn end(&self) {
+        self.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ptr);
         let driver = self.served.ledger.inner();
         let total = self.pieces.iter().map(|p| p.bytes).sum();
         let _ = driver.unmap(self.va, total);
         let _ = driver.va_free(self.served.dev, self.va, total);
-        self.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id());
     }
 }
 

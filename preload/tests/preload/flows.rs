@@ -153,6 +153,14 @@ fn a_reset_costs_little_host_memory() {
 }
 
 #[test]
+fn what_is_set_to_be_synchronous_leaves_nothing_behind() {
+    let Some(with) = flow("proc", "synchronous", true, &[]) else { return };
+    with.says("bad 0");
+    let (_, kib) = with.out.split_once("# KiB kept ").unwrap();
+    assert!(kib.trim().parse::<i64>().unwrap() < 1000, "{}{}", with.out, with.err);
+}
+
+#[test]
 fn a_created_context_takes_its_memory_along() {
     let Some(with) = alike("proc", "created", &[]) else { return };
     with.says("# native 0");

@@ -438,6 +438,22 @@ static void resets(void) {
     }
     SAY("# KiB a reset %ld\n", (resident() - before) / 50);
 }
+/* Memory that is set to be synchronous, is freed, and comes again. */
+static void synchronous(void) {
+    long before = 0;
+    unsigned sync = 1, bad = 0;
+    ptr p;
+    int i;
+    for (i = 0; i < 121000; i++) {
+        if (i == 1000) before = resident();
+        sync = 7;
+        bad += cuMemAllocAsync(&p, 1 << 20, 0) || cuPointerGetAttribute(&sync, 6, p) || sync != 0;
+        sync = 1;
+        bad += cuPointerSetAttribute(&sync, 6, p) || cuMemFreeAsync(p, 0);
+    }
+    SAY("bad %u\n", bad);
+    SAY("# KiB kept %ld\n", resident() - before);
+}
 static void created(void) {
     handle c, s;
     ptr p, q;
@@ -1054,7 +1070,7 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)

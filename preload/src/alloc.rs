@@ -106,7 +106,7 @@ pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
 
 /// Frees memory once all work that may use it is done; `false` when it has been freed already.
 pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
-    served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&info.id);
+    served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&info.base);
     served.disown(info);
     let here = real.current();
     let elsewhere = info.tag != 0 || here != served.primary() && here != 0;

@@ -1,5 +1,6 @@
 //! The counters of `GPUMEM_STATS`: calls, memory, time.
 
+use crate::real::Real;
 use crate::settings;
 use gpumem::base::size::{human, MIB};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -13,9 +14,9 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 static FREED: AtomicU64 = AtomicU64::new(0);
 /// Requests that were left to the driver.
 static LEFT: AtomicU64 = AtomicU64::new(0);
-/// Look-ups of driver functions.
+/// Look-ups of functions that gpumem replaces.
 static LOOKED_UP: AtomicU64 = AtomicU64::new(0);
-/// Look-ups that got one of gpumem's functions.
+/// Those of them that got gpumem's function.
 static REPLACED: AtomicU64 = AtomicU64::new(0);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicU64 = AtomicU64::new(0);
@@ -126,7 +127,7 @@ pub fn text(mapped: u64) -> String {
     let mapped = mapped.max(n(&ENDED_MAPPED));
     format!(
         "process {}: {} allocations and {} frees, {} requests left to the driver; peak live {}, peak mapped {} (the driver: {} \
-         or more); {:.3} ms spent; {} of {} functions looked up are gpumem's",
+         or more); {:.3} ms spent; {}",
         std::process::id(),
         n(&MADE),
         n(&FREED),
@@ -135,12 +136,17 @@ pub fn text(mapped: u64) -> String {
         human(mapped),
         human(n(&PEAK_DRIVER)),
         n(&NANOSECONDS) as f64 / 1e6,
-        n(&REPLACED),
-        n(&LOOKED_UP),
+        look_ups(),
     )
 }
 
-/// How many look-ups got one of gpumem's functions, and how many there were.
-pub fn look_ups() -> (u64, u64) {
-    (REPLACED.load(Relaxed), LOOKED_UP.load(Relaxed))
+/// How the program has come to gpumem's functions, for people.
+pub fn look_ups() -> String {
+    match LOOKED_UP.load(Relaxed) {
+        0 if Real::is_found() => "gpumem's functions were linked, not looked up".to_string(),
+        0 => "it neither called nor looked up a function that gpumem replaces".to_string(),
+        n => {
+            format!("of {n} look-ups of functions that gpumem replaces, {} gave gpumem's", REPLACED.load(Relaxed))
+        }
+    }
 }

@@ -114,7 +114,7 @@ unsafe fn tell(found: &Found, what: c_int, out: *mut c_void) -> bool {
             CONTEXT => out.cast::<usize>().write(found.context),
             SYNC_MEMOPS => {
                 let all = found.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
-                out.cast::<c_uint>().write(all.contains(&found.id).into());
+                out.cast::<c_uint>().write((all.get(&found.base) == Some(&found.id)).into());
             }
             BUFFER_ID => out.cast::<u64>().write(found.id),
             IS_IPC_CAPABLE => out.cast::<c_int>().write(found.shareable.into()),
@@ -163,8 +163,8 @@ pub unsafe fn set_attribute(real: &Real, value: *const c_void, what: c_int, ptr:
             let mut all = found.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: not null, and this attribute is an unsigned int.
             match unsafe { value.cast::<c_uint>().read() } {
-                0 => all.remove(&found.id),
-                _ => all.insert(found.id),
+                0 => all.remove(&found.base),
+                _ => all.insert(found.base, found.id),
             };
             SUCCESS
         }

@@ -66,6 +66,7 @@ pub fn substitute(found: *mut c_void, name: &CStr, asked: Option<(c_int, u64)>) 
         return found;
     }
     let Some(real) = Real::get() else { return found };
+    counters::looked_up();
     let same = |h: &Hook| (h.real)(real) == found as usize;
     let by_identity = HOOKS.iter().position(same);
     let hook = by_identity.or_else(|| HOOKS.iter().position(|h| asked.is_some_and(|a| fits(h, text, a, real))));
@@ -98,7 +99,6 @@ fn replace(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u6
     if name.is_null() || out.is_null() {
         return;
     }
-    counters::looked_up();
     // SAFETY: the driver has accepted both: a C string, and a place that it has written.
     unsafe { *out = substitute(*out, CStr::from_ptr(name), Some((version, flags))) };
 }

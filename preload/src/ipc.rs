@@ -12,16 +12,28 @@ use gpumem::driver::process::Uncancelled;
 use gpumem::driver::PhysHandle;
 use std::collections::HashMap;
 use std::ffi::c_uint;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A piece of another process's memory.
+struct Piece {
+    handle: PhysHandle,
+    bytes: u64,
+    served: &'static Served,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let _ = self.served.ledger.inner().phys_release(self.handle);
+    }
+}
 
 /// Memory of another process.
 struct Import {
     ptr: Ptr,
-    /// The first mapped address, and the bytes of each piece from there.
+    /// The first mapped address, and the pieces from there.
     va: u64,
-    pieces: Vec<(u64, PhysHandle)>,
+    pieces: Vec<Piece>,
     /// Openings less closings.
     opened: u64,
     /// The number of the first opening, and of the last.
@@ -129,49 +141,71 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
         return done;
     }
     // Without the lock: the other process may take its time.
-    let Some((pieces, offset)) = porter::fetch(&name) else { return INVALID_VALUE };
+    let fetched = fetch(served, &name);
     let mut imports = imports();
     // Another thread may have been quicker.
     if let Some(done) = open_again(&mut imports) {
         return done;
     }
-    match import(served, real.current(), pieces, offset) {
+    let made = fetched.and_then(|(offset, pieces)| import(served, real.current(), pieces, offset).map_err(failed));
+    match made {
         Ok(import) => {
             // SAFETY: as above.
             unsafe { out.write(import.ptr) };
             imports.get_or_insert_default().insert(key, import);
             SUCCESS
         }
-        Err(e) => served::code(&e).unwrap_or(MAP_FAILED),
+        Err(code) => code,
     }
 }
 
+fn failed(e: Error) -> Code {
+    served::code(&e).unwrap_or(MAP_FAILED)
+}
+
+/// Fetches the memory under an allocation: its offset in the first piece, and all pieces. Few
+/// descriptors are open at a time, as the memory may have more pieces than a process descriptors.
+fn fetch(served: &'static Served, name: &Name) -> Result<(u64, Vec<Piece>), Code> {
+    let (mut all, mut first, mut end) = (Vec::new(), 0, 0u64);
+    // Bytes of the allocation that have been fetched.
+    let mut done = 0;
+    while done < name.bytes {
+        let (offset, pieces) = porter::fetch(name, done).ok_or(INVALID_VALUE)?;
+        if all.is_empty() {
+            first = offset;
+        }
+        for (fd, bytes) in pieces {
+            let handle = served.ledger.inner().phys_import(served.dev, &fd).map_err(failed)?;
+            all.push(Piece { handle, bytes, served });
+            end = end.saturating_add(bytes);
+        }
+        done = end.saturating_sub(first);
+    }
+    Ok((first, all))
+}
+
 /// Maps pieces side by side.
-fn import(served: &'static Served, ctx: Ctx, pieces: Vec<(OwnedFd, u64)>, offset: u64) -> Result<Import, Error> {
+fn import(served: &'static Served, ctx: Ctx, pieces: Vec<Piece>, offset: u64) -> Result<Import, Error> {
     // Not the pool's memory: it is not written down, and a tear-down leaves it alone.
     let driver = served.ledger.inner();
-    let total: u64 = pieces.iter().map(|(_, bytes)| bytes).sum();
+    let total: u64 = pieces.iter().map(|p| p.bytes).sum();
     let va = driver.va_reserve(served.dev, total, 2 << 20)?;
-    let number = opening();
-    let mut import =
-        Import { ptr: va + offset, va, pieces: Vec::new(), opened: 1, first: number, latest: number, ctx, served };
     let mut at = va;
-    let mapped = pieces.into_iter().try_for_each(|(fd, bytes)| {
-        let handle = driver.phys_import(served.dev, &fd)?;
-        driver.map(served.dev, at, bytes, handle).inspect_err(|_| drop(driver.phys_release(handle)))?;
-        at += bytes;
-        import.pieces.push((bytes, handle));
+    let mapped = pieces.iter().try_for_each(|p| {
+        driver.map(served.dev, at, p.bytes, p.handle)?;
+        at += p.bytes;
         Ok(())
     });
-    match mapped.and_then(|()| driver.set_access(va, total, &[served.dev])) {
-        Ok(()) => Ok(import),
-        Err(e) => {
-            import.unmap();
-            // Nothing is mapped in it any more.
-            let _ = driver.va_free(served.dev, va, total);
-            Err(e)
+    if let Err(e) = mapped.and_then(|()| driver.set_access(va, total, &[served.dev])) {
+        if at > va {
+            let _ = driver.unmap(va, at - va);
         }
+        // Nothing is mapped in it any more.
+        let _ = driver.va_free(served.dev, va, total);
+        return Err(e);
     }
+    let number = opening();
+    Ok(Import { ptr: va + offset, va, pieces, opened: 1, first: number, latest: number, ctx, served })
 }
 
 impl Import {
@@ -180,21 +214,13 @@ impl Import {
         self.first | 1 << 63
     }
 
-    fn unmap(&self) -> u64 {
-        let driver = self.served.ledger.inner();
-        let total: u64 = self.pieces.iter().map(|(bytes, _)| bytes).sum();
-        if total > 0 {
-            let _ = driver.unmap(self.va, total);
-        }
-        self.pieces.iter().for_each(|(_, h)| drop(driver.phys_release(*h)));
-        total
-    }
-
-    /// Gives everything back.
+    /// Unmaps it; the pieces go when it is dropped.
     fn end(&self) {
-        let total = self.unmap();
-        let _ = self.served.ledger.inner().va_free(self.served.dev, self.va, total);
-        self.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id());
+        self.served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ptr);
+        let driver = self.served.ledger.inner();
+        let total = self.pieces.iter().map(|p| p.bytes).sum();
+        let _ = driver.unmap(self.va, total);
+        let _ = driver.va_free(self.served.dev, self.va, total);
     }
 }
 

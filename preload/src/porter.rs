@@ -8,16 +8,20 @@ use crate::name::Name;
 use crate::served;
 use gpumem::driver::exit;
 use std::ffi::c_int;
-use std::io::{Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The most descriptors of one message.
-const DESCRIPTORS: usize = 253;
+/// The most descriptors of one message, and so the most that either process has open. The kernel
+/// holds those under way, of all processes of a user, against the limit of one process: eight
+/// processes may each be sending to seven others.
+const DESCRIPTORS: usize = 16;
+/// The most words of an answer: an offset, and a size for each descriptor.
+const WORDS: usize = 1 + DESCRIPTORS;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -51,7 +55,7 @@ fn serve(listener: &UnixListener) {
         match listener.accept() {
             // The other side reports a failure.
             Ok((stream, _)) => drop(answer(stream)),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             // The process may be out of descriptors, so the next try waits.
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
@@ -76,47 +80,58 @@ fn answer(mut stream: UnixStream) -> Option<()> {
     if !is_trusted(&stream) {
         return None;
     }
-    let mut asked = [0u8; 24];
+    let mut asked = [0u8; 32];
     stream.read_exact(&mut asked).ok()?;
-    let [device, base, id] = words::<3>(&asked)?;
-    // If the memory is freed or reused, or has more pieces than the process may have descriptors,
-    // nothing is sent and the connection ends.
+    let [device, base, id, done] = words(&asked);
+    // If the memory is freed or reused, nothing is sent and the connection ends.
     let served = served::existing(c_int::try_from(device).ok()?)?;
     let info = served.info_containing(base).filter(|i| i.base == base && i.id == id)?;
+    let left = info.requested.checked_sub(done)?;
     let (pieces, offset) = {
         let _work = exit::work()?;
-        served.ledger.export(base, info.requested).ok()?
+        served.ledger.export(base + done, left, DESCRIPTORS).ok()?
     };
-    let mut header = vec![pieces.len() as u64, offset];
-    header.extend(pieces.iter().map(|p| p.bytes));
-    let header: Vec<u8> = header.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let answer: Vec<u8> =
+        std::iter::once(offset).chain(pieces.iter().map(|p| p.bytes)).flat_map(u64::to_ne_bytes).collect();
     let fds: Vec<RawFd> = pieces.iter().map(|p| p.fd.as_raw_fd()).collect();
-    let messages = fds.chunks(DESCRIPTORS);
-    let last = messages.len().checked_sub(1)?;
-    messages.enumerate().try_for_each(|(i, fds)| send(&stream, fds, i < last))?;
-    stream.write_all(&header).ok()
+    send(&stream, answer, &fds)
 }
 
-fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let (chunks, _) = bytes.as_chunks();
     let mut words = [0; N];
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = u64::from_ne_bytes(chunk.try_into().ok()?);
+    words.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_ne_bytes(*chunk));
+    words
+}
+
+/// Makes a call again if a signal interrupts it, until [`PATIENCE`] is over. The kernel does not do
+/// so for a socket with a time limit, even where the signal's handler asks for it.
+fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        match call() {
+            Err(e) if e.kind() == ErrorKind::Interrupted && start.elapsed() < PATIENCE => {}
+            done => return done.ok(),
+        }
     }
-    Some(words)
+}
+
+/// What a system call gives: a length, or -1 and the thread's error.
+fn length(given: isize) -> std::io::Result<usize> {
+    usize::try_from(given).map_err(|_| Error::last_os_error())
 }
 
 /// Room for a control message with the most descriptors.
-type Control = [u64; 256];
+type Control = [u64; 16];
 
-/// Sends one message, which says whether more follow.
-fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
-    let mut byte = [u8::from(more)];
-    let mut control: Control = [0; 256];
-    let bytes = u32::try_from(std::mem::size_of_val(fds)).ok()?;
+/// Sends a message with descriptors.
+fn send(stream: &UnixStream, mut text: Vec<u8>, fds: &[RawFd]) -> Option<()> {
+    let mut control: Control = [0; 16];
+    let bytes = u32::try_from(size_of_val(fds)).ok()?;
     // SAFETY: the message points to locals that outlive the call, and the control data fits its
     // room.
     unsafe {
-        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let mut part = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
@@ -127,26 +142,27 @@ fn send(stream: &UnixStream, fds: &[RawFd], more: bool) -> Option<()> {
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
         std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), bytes as usize);
-        (libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) == 1).then_some(())
+        let sent = uninterrupted(|| length(libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)))?;
+        (sent == text.len()).then_some(())
     }
 }
 
-/// Receives one message's descriptors; returns whether more follow.
-fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
-    let mut byte = [0u8];
-    let mut control: Control = [0; 256];
+/// Receives a message: its text and its descriptors.
+fn receive(stream: &UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut text = vec![0u8; 8 * WORDS];
+    let mut control: Control = [0; 16];
+    let mut fds = Vec::new();
     // SAFETY: as above; the kernel writes whole control messages, and the descriptors in them are
     // new and this process's.
     unsafe {
-        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let mut part = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of::<Control>();
-        if libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) != 1 {
-            return None;
-        }
+        let got = uninterrupted(|| length(libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC)))?;
+        text.truncate(got);
         let header = libc::CMSG_FIRSTHDR(&message);
         if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
             return None;
@@ -157,23 +173,20 @@ fn receive(stream: &UnixStream, fds: &mut Vec<OwnedFd>) -> Option<bool> {
             fds.push(OwnedFd::from_raw_fd(fd));
         }
     }
-    Some(byte[0] != 0)
+    Some((text, fds))
 }
 
-/// Fetches the memory of another process's allocation: descriptors with sizes, and its offset in
-/// the first.
-pub fn fetch(name: &Name) -> Option<(Vec<(OwnedFd, u64)>, u64)> {
-    let mut stream = UnixStream::connect_addr(&address(name.pid, name.nonce).ok()?).ok()?;
+/// Fetches some of the memory under another process's allocation, from `done` bytes on: its offset
+/// in the first piece, and the pieces, at least one, with their sizes.
+pub fn fetch(name: &Name, done: u64) -> Option<(u64, Vec<(OwnedFd, u64)>)> {
+    let exporter = address(name.pid, name.nonce).ok()?;
+    let mut stream = uninterrupted(|| UnixStream::connect_addr(&exporter))?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    let asked = [u64::from(name.device), name.base, name.id].map(u64::to_ne_bytes).concat();
+    let asked = [u64::from(name.device), name.base, name.id, done].map(u64::to_ne_bytes).concat();
     stream.write_all(&asked).ok()?;
-    let mut fds = Vec::new();
-    while receive(&stream, &mut fds)? {}
-    let mut rest = Vec::new();
-    stream.take(8 * (fds.len() as u64 + 2)).read_to_end(&mut rest).ok()?;
-    let [count, offset] = words::<2>(&rest)?;
-    let sizes: Vec<u64> =
-        rest.get(16..)?.chunks_exact(8).filter_map(|c| Some(u64::from_ne_bytes(c.try_into().ok()?))).collect();
-    let sound = count as usize == fds.len() && sizes.len() == fds.len() && offset < sizes.iter().sum();
-    sound.then(|| (fds.into_iter().zip(sizes).collect(), offset))
+    let (text, fds) = receive(&stream)?;
+    let [offset, sizes @ ..] = words::<WORDS>(&text);
+    // The kernel leaves out descriptors that this process has no room for.
+    let sound = text.len() == 8 * (1 + fds.len()) && !fds.is_empty();
+    sound.then(|| (offset, fds.into_iter().zip(sizes).collect()))
 }

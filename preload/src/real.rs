@@ -112,6 +112,11 @@ impl Real {
         }
     }
 
+    /// Whether a hook has been called, or looked up, while there was a driver.
+    pub fn is_found() -> bool {
+        !REAL.load(Relaxed).is_null()
+    }
+
     #[cold]
     fn find() -> Option<&'static Real> {
         let _inside = Inside::enter();

@@ -47,8 +47,9 @@ pub struct Served {
     /// Created contexts of other devices that may access the memory. Each guest's primary one may,
     /// too.
     pub peers: Mutex<HashSet<Ctx>>,
-    /// Numbers of allocations that the program has set to be synchronous.
-    pub synchronous: Mutex<HashSet<u64>>,
+    /// Allocations that the program has set to be synchronous: address and number. Not every free
+    /// takes its entry out; one with another number than the allocation's is of earlier memory.
+    pub synchronous: Mutex<HashMap<Ptr, u64>>,
     /// The device's default pool, by number.
     pub default_pool: usize,
     /// Whether the default pool is the device's current one.

@@ -24,12 +24,8 @@ extern "C" fn end() {
         } else if std::env::var("GPUMEM_RUN").is_ok_and(|pid| pid == std::process::id().to_string())
             && settings::get().own.stats
         {
-            let (replaced, looked_up) = counters::look_ups();
-            let why = match looked_up {
-                0 => "it looked up no function of CUDA's".to_string(),
-                n => format!("of {n} functions of CUDA's that it looked up, {replaced} are gpumem's"),
-            };
-            settings::say(&format!("process {}: allocated nothing that gpumem could serve; {why}", std::process::id()));
+            let (pid, why) = (std::process::id(), counters::look_ups());
+            settings::say(&format!("process {pid}: allocated nothing that gpumem could serve; {why}"));
         }
     });
 }

@@ -124,14 +124,14 @@ impl Wrap<Book> {
         Wrap::around(inner, Book { pages: Mutex::default(), exportable, ended: AtomicBool::new(false) })
     }
 
-    /// Exports the memory under `[va, va + bytes)`: whole handles in address order, and the offset
-    /// in the first at which the range begins.
-    pub fn export(&self, va: u64, bytes: u64) -> Result<(Vec<Piece>, u64)> {
+    /// Exports the memory under `[va, va + bytes)`: whole handles in address order, `most` of them
+    /// at most, and the offset in the first at which the range begins.
+    pub fn export(&self, va: u64, bytes: u64, most: usize) -> Result<(Vec<Piece>, u64)> {
         let end = va.saturating_add(bytes.max(1));
         let under: Vec<(u64, u64, PhysHandle)> = {
             let pages = self.hook.pages();
             let first = pages.mapped.range(..=va).next_back().map_or(va, |(at, _)| *at);
-            pages.mapped.range(first..end).map(|(at, (bytes, h))| (*at, *bytes, *h)).collect()
+            pages.mapped.range(first..end).take(most).map(|(at, (bytes, h))| (*at, *bytes, *h)).collect()
         };
         let mut at = under.first().map_or(0, |(at, ..)| *at);
         let offset = va.wrapping_sub(at);
@@ -143,7 +143,7 @@ impl Wrap<Book> {
             pieces.push(Piece { fd: self.phys_export(handle)?, bytes });
             at = start + bytes;
         }
-        match !pieces.is_empty() && at >= end {
+        match !pieces.is_empty() && (at >= end || pieces.len() == most) {
             true => Ok((pieces, offset)),
             false => Err(Error::invalid(format!("{bytes} bytes at {va:#x} are not mapped without gaps"))),
         }
@@ -223,10 +223,15 @@ mod tests {
     fn a_range_over_two_handles_is_exported_as_both() {
         let l = ledger(1);
         let (va, _) = two(&l);
-        let (pieces, offset) = l.export(va + MIB, 2 * MIB).unwrap();
-        assert_eq!((pieces.iter().map(|p| p.bytes).collect::<Vec<_>>(), offset), (vec![2 * MIB, 4 * MIB], MIB));
-        assert!(l.export(va + 5 * MIB, 2 * MIB).is_err(), "it ends in a hole");
-        assert!(l.export(va + 8 * MIB, 1).is_err());
+        let export = |at, bytes, most| {
+            let (pieces, offset) = l.export(at, bytes, most)?;
+            Ok::<_, Error>((pieces.iter().map(|p| p.bytes).collect::<Vec<_>>(), offset))
+        };
+        assert_eq!(export(va + MIB, 2 * MIB, 9).unwrap(), (vec![2 * MIB, 4 * MIB], MIB));
+        assert_eq!(export(va + MIB, 2 * MIB, 1).unwrap(), (vec![2 * MIB], MIB), "the first of them");
+        assert_eq!(export(va + 2 * MIB, MIB, 1).unwrap(), (vec![4 * MIB], 0), "and what follows it");
+        assert!(export(va + 5 * MIB, 2 * MIB, 9).is_err(), "it ends in a hole");
+        assert!(export(va + 8 * MIB, 1, 9).is_err());
     }
 
     #[test]

@@ -55,3 +55,31 @@ fn what_is_replaced_is_said_on_request() {
     assert!(!with.err.contains("cuInit (version"), "{}", with.err);
     assert!(support::preload().exists());
 }
+
+#[test]
+fn a_summary_says_how_gpumems_functions_were_found() {
+    for how in ["proc", "dlsym"] {
+        let Some(with) = flow(how, "basic", true, &[]) else { return };
+        let (rest, gave) = with.err.rsplit_once(" look-ups of functions that gpumem replaces, ").unwrap();
+        let (_, all) = rest.rsplit_once("of ").unwrap();
+        let all: u32 = all.parse().unwrap();
+        assert!(all > 30 && gave.starts_with(&format!("{all} gave gpumem's")), "{how}: {}", with.err);
+    }
+    let linked = program("flows.c", "flows_linked", &["-DDIRECT"]).unwrap();
+    let by_name = program("look_ups.c", "look_ups_alone", &[]).unwrap();
+    let summary = |command: String| {
+        let mut shell = Command::new("sh");
+        // The process that `gpumem run` starts says something even if it has allocated nothing.
+        shell.args(["-c", &format!("export GPUMEM_RUN=$$; exec {command}")]);
+        run(shell, true, &[]).err
+    };
+    let said = summary(format!("{} direct basic", linked.display()));
+    assert!(said.contains("2 allocations") && said.contains("gpumem's functions were linked, not looked up"), "{said}");
+    let nothing = "allocated nothing that gpumem could serve; ";
+    let said = summary(by_name.display().to_string());
+    let two = "of 2 look-ups of functions that gpumem replaces, 2 gave gpumem's";
+    assert!(said.contains(&format!("{nothing}{two}")), "{said}");
+    let said = summary("true".to_string());
+    let neither = "it neither called nor looked up a function that gpumem replaces";
+    assert!(said.contains(&format!("{nothing}{neither}")), "{said}");
+}

@@ -3,13 +3,16 @@
  * is linked to the driver (-DDIRECT). What it prints is the same with gpumem and without, but
  * for lines that begin with "# ". */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -434,6 +437,22 @@ static void resets(void) {
         if (cuDevicePrimaryCtxReset(0) || cuDevicePrimaryCtxRetain(&primary, 0) || cuCtxSetCurrent(primary)) exit(4);
     }
     SAY("# KiB a reset %ld\n", (resident() - before) / 50);
+}
+/* Memory that is set to be synchronous, is freed, and comes again. */
+static void synchronous(void) {
+    long before = 0;
+    unsigned sync = 1, bad = 0;
+    ptr p;
+    int i;
+    for (i = 0; i < 121000; i++) {
+        if (i == 1000) before = resident();
+        sync = 7;
+        bad += cuMemAllocAsync(&p, 1 << 20, 0) || cuPointerGetAttribute(&sync, 6, p) || sync != 0;
+        sync = 1;
+        bad += cuPointerSetAttribute(&sync, 6, p) || cuMemFreeAsync(p, 0);
+    }
+    SAY("bad %u\n", bad);
+    SAY("# KiB kept %ld\n", resident() - before);
 }
 static void created(void) {
     handle c, s;
@@ -895,6 +914,43 @@ static void share_while_closing(void) {
     io(to[1], &h, sizeof h, 1);
     wait(0);
 }
+static void nothing(int signal) { (void)signal; }
+static void *opener(void *arg) {
+    ptr q;
+    cuCtxSetCurrent(primary);
+    return (void *)(uintptr_t)cuIpcOpenMemHandle(&q, *(ipc *)arg, 1);
+}
+/* Signals reach the thread that opens a handle while the other process does not answer. */
+static void share_interrupted(void) {
+    int to[2], i;
+    ipc h;
+    ptr p;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+        pthread_t t;
+        void *opened;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuMemAlloc(&p, 5 << 20));
+        sigaction(SIGUSR1, &action, 0);
+        kill(getppid(), SIGSTOP);
+        pthread_create(&t, 0, opener, &h);
+        for (i = 0; i < 300; i++) {
+            usleep(1000);
+            pthread_kill(t, SIGUSR1);
+        }
+        kill(getppid(), SIGCONT);
+        pthread_join(t, &opened);
+        SAY("opened %d\n", !opened);
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+}
 /* A handle that is opened on two devices is memory of both. */
 static void share_devices(void) {
     int to[2];
@@ -922,22 +978,46 @@ static void share_devices(void) {
     io(to[1], &h, sizeof h, 1);
     wait(0);
 }
-/* One allocation made of more pieces than one message has descriptors. */
+static int open_descriptors(void) {
+    DIR *all = opendir("/proc/self/fd");
+    int n = 0;
+    if (!all) exit(4);
+    while (readdir(all)) n++;
+    closedir(all);
+    return n;
+}
+static void limit_descriptors(int most) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) exit(4);
+    limit.rlim_cur = most;
+    if (setrlimit(RLIMIT_NOFILE, &limit)) exit(4);
+}
+/* One allocation made of more pieces than one message has descriptors, in processes that may have
+ * few more than the simulated memory takes: one for each piece. */
 static void share_pieces(void) {
     enum { PIECES = 300 };
     const size_t piece = (size_t)32 << 20, end = PIECES * piece - (1 << 20);
     static ptr p[PIECES];
-    int to[2], i;
+    int to[2], i, before;
     ipc h;
     ptr q;
     if (pipe(to)) exit(4);
     if (!fork()) {
         start();
+        CODE(cuMemAlloc(&q, 100));
         io(to[0], &h, sizeof h, 0);
+        before = open_descriptors();
+        limit_descriptors(PIECES / 2);
+        SAY("too many %d", cuIpcOpenMemHandle(&q, h, 1) != 0);
+        limit_descriptors(PIECES + 64);
+        SAY(", left open %d\n", open_descriptors() - before);
         CODE(cuIpcOpenMemHandle(&q, h, 1));
         SAY("all %d %d\n", all(q, 1 << 20, 5), all(q + end, 1 << 20, 6));
+        CODE(cuIpcCloseMemHandle(q));
+        SAY("left open then %d\n", open_descriptors() - before);
         exit(0);
     }
+    limit_descriptors(PIECES + 64);
     start();
     for (i = 0; i < PIECES; i++) CODE(cuMemAlloc(&p[i], piece));
     for (i = 0; i < PIECES; i++) CODE(cuMemFree(p[i]));
@@ -945,8 +1025,10 @@ static void share_pieces(void) {
     CODE(cuMemsetD8(q, 5, 1 << 20));
     CODE(cuMemsetD8(q + end, 6, 1 << 20));
     CODE(cuIpcGetMemHandle(&h, q));
+    before = open_descriptors();
     io(to[1], &h, sizeof h, 1);
     wait(0);
+    SAY("left open here %d\n", open_descriptors() - before);
 }
 static void pairs(void) {
     ptr p;
@@ -988,9 +1070,9 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(created) FLOW(outlives) FLOW(green)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

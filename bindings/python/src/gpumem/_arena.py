@@ -247,16 +247,17 @@ def _named(handle):
 
 
 def escape(ptr: Address) -> None:
-    """Takes a live allocation out of all arenas."""
+    """Takes a live allocation out of all arenas, and out of what the abort of a capture frees."""
     ok(C.gpumem_arena_escape(_values.address(ptr)))
 
 
-def outside(ptr):
-    """Takes what was just allocated out of the thread's arena, if it has one, and returns it: for
-    owners that free by address, which may be somebody else's once an arena has freed it."""
-    current = ctypes.c_void_p()
-    C.gpumem_arena_current_get(ctypes.byref(current))
-    if current:
+def outside(ptr, stream):
+    """Takes what was just allocated on a stream out of the thread's arena and the stream's capture,
+    if there is one, and returns it: for owners that free by address, which may be somebody else's
+    once an arena or an abort has freed it."""
+    number = ctypes.c_uint64()
+    C.gpumem_owner_id_get(ptr, stream, ctypes.byref(number))
+    if number:
         C.gpumem_arena_escape(ptr)
     return ptr
 

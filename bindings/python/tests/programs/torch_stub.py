@@ -319,6 +319,22 @@ def captures_that_are_aborted():
     check("nothing is left of captures", gpumem.stats().allocations == allocations and torch.cuda.memory_allocated() == before)
 
 
+def captures_and_what_outlives_them():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        memory = gpumem.capture(stream).begin()
+        raw = torch.cuda.caching_allocator_alloc(5 * MIB)
+        with torch.cuda.use_mem_pool(pool):
+            pooled = empty(3 * MIB)
+        memory.abort()
+        for what, at in [("memory without a tensor", raw), ("a pool", pooled.data_ptr())]:
+            check(f"the abort of a capture does not take {what}", live(at))
+        torch.cuda.caching_allocator_delete(raw)
+        check("and its owner frees it", not live(raw))
+    del pooled, pool
+    torch.cuda.empty_cache()
+
+
 def ends_of_what_is_unknown():
     x = empty(MIB)
     free(x.data_ptr())
@@ -400,4 +416,4 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, captures_that_are_aborted, ends_of_what_is_unknown, arenas_and_what_outlives_them, out_of_memory, sharing, sound)
+run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, captures_that_are_aborted, captures_and_what_outlives_them, ends_of_what_is_unknown, arenas_and_what_outlives_them, out_of_memory, sharing, sound)

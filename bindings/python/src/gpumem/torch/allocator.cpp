@@ -97,10 +97,11 @@ struct Owned {
   bool gone = false;
 };
 
-// Whether the thread's allocations are in an arena, its own or another thread's.
-bool in_an_arena() {
-  gpumem_arena current = nullptr;
-  return gpumem_arena_current_get(&current) == GPUMEM_OK && current != nullptr;
+// The number by which what was just allocated has to be freed, 0 where its address is enough.
+uint64_t owner_id(void* ptr, cudaStream_t stream) {
+  uint64_t id = 0;
+  (void)gpumem_owner_id_get(ptr, stream, &id);
+  return id;
 }
 
 thread_local uint64_t current_tag = 0;
@@ -149,8 +150,7 @@ class Allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
     void* ptr = n == 0 ? nullptr : get(n, device, stream);
-    uint64_t id = 0;
-    if (ptr != nullptr) (void)gpumem_owner_id_get(ptr, stream, &id);
+    const uint64_t id = ptr == nullptr ? 0 : owner_id(ptr, stream);
     if (C10_UNLIKELY(id != 0)) return numbered(ptr, id, device);
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
@@ -206,7 +206,7 @@ class Allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     void* const ptr = get(n, device, stream);
     // Its end names an address only, and would free what has that by then.
-    if (C10_UNLIKELY(in_an_arena())) (void)gpumem_arena_escape(ptr);
+    if (C10_UNLIKELY(owner_id(ptr, stream) != 0)) (void)gpumem_arena_escape(ptr);
     return ptr;
   }
   void raw_delete(void* ptr) override {
@@ -750,7 +750,7 @@ class Allocator final : public native::CUDAAllocator {
     if (status == GPUMEM_ERROR_OUT_OF_MEMORY) return nullptr;
     ok(status, "a segment of a pool");
     name(stream);
-    // The pool outlives what arena the thread is in now.
+    // The pool outlives what arena the thread is in now, and what capture its stream is in.
     if (heap.kind != Kind::evictable) (void)gpumem_arena_escape(out);
     return static_cast<char*>(out);
   }

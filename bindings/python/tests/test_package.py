@@ -1193,6 +1193,7 @@ def test_a_block_leaves_an_arena_that_cannot_end(why):
                 b = gpumem.Buffer(100)
                 thread.start()
                 attached.wait()
+                gpumem.arena("inner").enter()
                 if why is not None:
                     raise why("the body's own")
         assert gpumem.current_arena() is None and arena.open and b.live
@@ -1202,6 +1203,34 @@ def test_a_block_leaves_an_arena_that_cannot_end(why):
         go_on.set()
         thread.join()
     assert arena.abort().freed == 1 and not b.live
+
+
+def test_a_block_leaves_no_arena_but_its_own():
+    with gpumem.arena("around") as around:
+        with pytest.raises(KeyError) as raised:
+            with gpumem.arena("ended by another") as outer:
+                with gpumem.arena("inner"):
+                    outer.abort()
+                    raise KeyError("the body's own")
+        assert gpumem.current_arena().handle == around.handle and not hasattr(raised.value, "__notes__")
+        attached, go_on = threading.Event(), threading.Event()
+
+        def work():
+            with handed_on.attached():
+                attached.set()
+                go_on.wait()
+
+        thread = threading.Thread(target=work)
+        with pytest.raises(KeyError):
+            with gpumem.arena("handed on") as handed_on:
+                gpumem._library.C.gpumem_arena_detach(handed_on.handle)
+                thread.start()
+                attached.wait()
+                raise KeyError("the body's own")
+        assert gpumem.current_arena().handle == around.handle
+        go_on.set()
+        thread.join()
+        handed_on.abort()
 
 
 def test_a_capture_may_end_within_its_block():

@@ -219,12 +219,9 @@ def tags():
         check("a tag that nothing has", True)
     with gpumem.torch.tag("brief"):
         empty(MIB)
-    try:
-        gpumem.torch.sleep("brief")
-        check("a tag that nothing has any more", False)
-    except gpumem.Invalid:
-        with gpumem.torch.tag("brief"):
-            check("a tag that nothing has any more", empty(1) is not None)
+    check("a sleep where nothing is left is no mistake", gpumem.torch.sleep("brief").moved == 0)
+    with gpumem.torch.tag("brief"):
+        check("and the tag is as new", live(empty(1).data_ptr()))
 
     with gpumem.torch.tag("dropped"):
         dropped = empty(40 * MIB)

@@ -928,6 +928,23 @@ def test_plans_of_graphs():
 
 # ---- reservations, moves
 
+def test_the_limit_of_promises():
+    try:
+        gpumem.set_space_limit("gpu", "1GiB")
+        gpumem.reserve("1GiB").release()
+        for limit, to_reserve in [("1GiB", "2GiB"), (0, 1)]:
+            gpumem.set_space_limit(("gpu", 0), limit)
+            with pytest.raises(gpumem.OutOfMemory, match="space_limit_set"):
+                gpumem.reserve(to_reserve)
+        with pytest.raises(gpumem.Invalid):
+            gpumem.set_space_limit("gpu", 1 << 60)
+        with pytest.raises(ValueError, match="no tier"):
+            gpumem.set_space_limit("tape", 1)
+    finally:
+        gpumem.set_space_limit("gpu", None)
+    gpumem.reserve("2GiB").release()
+
+
 def test_waits_end():
     gpumem.set_limit(0)
     with gpumem.reserve("32GiB"):

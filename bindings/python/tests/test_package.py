@@ -579,6 +579,31 @@ assert races() == 0
 """, GPUMEM_POOL="off")
 
 
+def test_without_a_pool_a_consumers_work_is_waited_for():
+    in_simulation("""
+sys.path.insert(0, TESTS)
+import test_package
+s, t = gpumem.Stream(), gpumem.Stream()
+waits = lambda: gpumem.driver_calls()["stream_sync"]
+for view in (False, True):
+    for frees in (False, True):
+        b = gpumem.Buffer(N, stream=s).fill(1)
+        made, delete = test_package.consume((b.view(N) if view else b).__dlpack__(stream=t), False)
+        gpumem.memset(made.dl_tensor.data, 2, N, t)
+        before = waits()
+        if frees:
+            b.free()
+        del b
+        delete()
+        assert waits() == before + 1
+b = gpumem.Buffer(N, stream=s)
+b.__dlpack__(stream=s), b.__dlpack__(stream=-1)
+before = waits()
+b.free()
+assert waits() == before and races() == 0
+""".replace("TESTS", repr(str(pathlib.Path(__file__).parent))), GPUMEM_POOL="off")
+
+
 def test_a_buffers_default_stream_is_of_its_device():
     in_simulation("""
 a = gpumem.Buffer(N).fill(1)

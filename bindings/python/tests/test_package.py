@@ -118,7 +118,7 @@ def test_sizes(text, bytes_):
     assert _values.size(text) == bytes_
 
 
-@pytest.mark.parametrize("text", ["4GBi", "x", "", "-1", "1.0001", "1e9", "4 Gi"])
+@pytest.mark.parametrize("text", ["4GBi", "x", "", "-1", "1.0001", "1e9", "4 Gi", "4\u212a", "\uff14"])
 def test_sizes_that_are_none(text):
     with pytest.raises(ValueError, match="size"):
         _values.size(text)
@@ -1164,6 +1164,13 @@ def test_a_part_of_a_program_is_recorded(tmp_path):
     gpumem.snapshot(tmp_path / "now.json")
     assert json.loads((tmp_path / "now.json").read_text()) and "12345" in (tmp_path / "now.json").read_text()
     del b
+
+
+def test_a_block_ends_no_recording_but_its_own(tmp_path):
+    with gpumem.recording(tmp_path / "own.gmrec"):
+        gpumem.record_stop()
+        gpumem.record_start(tmp_path / "other.gmrec")
+    gpumem.record_stop()
 
 
 def test_a_recording_may_end_within_its_block(tmp_path):

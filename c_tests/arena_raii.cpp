@@ -158,11 +158,13 @@ static void attachments_are_scopes() {
     nothing_left();
 }
 
-// An arena that cannot end because another thread is attached: the scope's thread leaves it.
+// An arena that cannot end because another thread is attached: the scope's thread leaves it, and
+// what is open inside, but nothing around it.
 static void a_scope_that_cannot_end_its_arena_leaves_it() {
     gpumem_arena raw = nullptr;
     std::promise<void> attached, detach;
     std::thread other;
+    gpumem::arena around("around");
     try {
         gpumem::arena step("step");
         raw = step.get();
@@ -172,16 +174,24 @@ static void a_scope_that_cannot_end_its_arena_leaves_it() {
             detach.get_future().wait();
         });
         attached.get_future().wait();
+        gpumem::arena("inner").release();
         throw std::runtime_error("in the middle of a step");
     } catch (const std::runtime_error &) {
     }
-    CHECK(current() == nullptr);
+    CHECK(current() == around.get());
     gpumem::unique_buffer<char> later(MIB);
-    CHECK(arena_of(later.data()) == nullptr);
+    CHECK(arena_of(later.data()) == around.get());
+    try {
+        gpumem::arena outer("outer"), inner("inner");
+        outer.abort();
+        throw std::runtime_error("in the middle of a step");
+    } catch (const std::runtime_error &) {
+    }
+    CHECK(current() == around.get());
     detach.set_value();
     other.join();
     CHECK(gpumem_arena_abort(raw, nullptr) == GPUMEM_OK && stats_now().allocations == 1);
-    later.reset();
+    around.exit();
     nothing_left();
 }
 

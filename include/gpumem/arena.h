@@ -180,10 +180,10 @@ gpumem_status gpumem_arena_find(const void *ptr, gpumem_arena *out);
 // Errors: GPUMEM_ERROR_INVALID when ptr is NULL or in no arena, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_arena_promote(void *ptr);
 
-// Takes a live allocation out of all arenas: for a constant that one step makes and later steps
-// use.
+// Takes a live allocation out of all arenas, and out of what gpumem_capture_abort frees: for a
+// constant that one step makes and later steps use, and for owners that can only free by address.
 //
-// ptr is any byte of it. Nothing happens when it is in no arena. Any thread may do this.
+// ptr is any byte of it. Nothing happens when it is in neither. Any thread may do this.
 // Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
 gpumem_status gpumem_arena_escape(void *ptr);
 

@@ -15,10 +15,18 @@ namespace detail {
 
 struct abort_arena {
     void operator()(gpumem_arena a) const noexcept {
-        // Where that is refused, the thread at least leaves the arena.
-        if (a != nullptr && gpumem_arena_abort(a, nullptr) != GPUMEM_OK) {
-            gpumem_arena_detach(a);
+        auto open = sized<gpumem_arena_stats>();
+        if (a == nullptr || gpumem_arena_abort(a, nullptr) == GPUMEM_OK ||
+            gpumem_arena_stats_get(a, &open) != GPUMEM_OK) {
+            return;
         }
+        // Where that is refused, the thread at least leaves the arena and those inside. If it has
+        // left it before, it attaches again, so that it leaves no other.
+        gpumem_arena_attach(a);
+        gpumem_arena now = nullptr;
+        do {
+            gpumem_arena_current_get(&now);
+        } while (gpumem_arena_detach(now) == GPUMEM_OK && now != a);
     }
 };
 
@@ -39,8 +47,8 @@ class kept {
 // An arena for the length of a scope: gpumem_arena_*. Everything that this thread allocates in the
 // scope is freed at its end, except what exit() keeps. A scope that is left without exit(), for
 // instance by an exception, keeps nothing and also ends the arenas still open inside it. While
-// other threads are attached that is refused. The arena then stays open, for gpumem_arena_abort
-// later, and this thread leaves it.
+// other threads are attached that is refused. The arena and those inside then stay open, for
+// gpumem_arena_abort later, and this thread leaves them.
 //
 //     gpumem::arena step("step");
 //     ...

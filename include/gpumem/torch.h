@@ -35,9 +35,9 @@ typedef struct gpumem_torch_pool_id {
 
 // Allocates for torch: size bytes on a device, in the order of torch's current stream.
 //
-// A size of 0 gives a unique pointer that torch will free. The memory is in no arena, as torch
-// frees it by its address alone, be that after an arena's end. Returns the memory. A failure
-// throws in torch, as above, and returns NULL elsewhere.
+// A size of 0 gives a unique pointer that torch will free. The memory is in no arena and outlives
+// the abort of a capture, as torch frees it by its address alone, be that after either. Returns
+// the memory. A failure throws in torch, as above, and returns NULL elsewhere.
 void *gpumem_torch_malloc(ssize_t size, int device, gpumem_stream s);
 
 // Frees what gpumem_torch_malloc gave, in the order of the stream that torch allocated it on.

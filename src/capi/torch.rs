@@ -21,9 +21,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Allocates for torch: size bytes on a device, in the order of torch's current stream.
 ///
-/// A size of 0 gives a unique pointer that torch will free. The memory is in no arena, as torch
-/// frees it by its address alone, be that after an arena's end. Returns the memory. A failure
-/// throws in torch, as above, and returns NULL elsewhere.
+/// A size of 0 gives a unique pointer that torch will free. The memory is in no arena and outlives
+/// the abort of a capture, as torch frees it by its address alone, be that after either. Returns
+/// the memory. A failure throws in torch, as above, and returns NULL elsewhere.
 #[no_mangle]
 pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int, s: gpumem_stream) -> *mut c_void {
     let hit = || {
@@ -37,7 +37,7 @@ pub extern "C-unwind" fn gpumem_torch_malloc(size: libc::ssize_t, device: c_int,
         let ctx = Context::global()?;
         let device = Some(device_id(ctx, device)?);
         let ptr = ctx.malloc_search(&Request { size: bytes, device, stream: stream(s), ..Request::default() })?;
-        if ctx.arena_current().is_some() {
+        if ctx.owner_id(ptr, stream(s))? != 0 {
             ctx.arena_escape(ptr)?;
         }
         Ok(pointer(ptr))

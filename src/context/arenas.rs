@@ -66,10 +66,15 @@ impl Context {
         self.arenas.promote(ptr, false, self.owner(ptr, "promote")?).inspect(|()| self.saw_move(ptr))
     }
 
-    /// Moves the allocation that contains `ptr` out of all arenas.
+    /// Moves the allocation that contains `ptr` out of all arenas, and out of what the abort of a
+    /// capture frees.
     pub fn arena_escape(&self, ptr: u64) -> Result<()> {
         self.has_arenas()?;
-        self.arenas.promote(ptr, true, self.owner(ptr, "escape")?).inspect(|()| self.saw_move(ptr))
+        let pool = self.owner(ptr, "escape")?;
+        self.arenas.promote(ptr, true, pool)?;
+        pool.outlive_aborts(ptr);
+        self.saw_move(ptr);
+        Ok(())
     }
 
     /// What has happened in an open arena so far.

@@ -250,6 +250,36 @@ fn references_are_counted() {
     r.nothing_left();
 }
 
+#[test]
+fn what_has_escaped_outlives_an_abort() {
+    let r = rig(checked(), CaptureDetection::Off);
+    let s = r.stream();
+    for ends_before in [false, true] {
+        let c = r.begin(s);
+        let [freed, block, object] = [3 * MIB, 3 * MIB, 100].map(|bytes| r.malloc(bytes, s));
+        let step = r.ctx.arena_enter("step").unwrap();
+        let of_step = r.malloc(5 * MIB, s);
+        r.ctx.arena_escape(of_step).unwrap();
+        r.ctx.arena_exit(&step, &[]).unwrap();
+        if ends_before {
+            r.ctx.capture_end(&c).unwrap();
+        }
+        for p in [block + MIB, block, object] {
+            r.ctx.arena_escape(p).unwrap();
+        }
+        r.ctx.capture_abort(&c).unwrap();
+        assert!(r.ctx.free_async(freed, s).is_err());
+        // Nobody else gets what is still held.
+        let others = [3 * MIB, 3 * MIB, 100, 5 * MIB].map(|bytes| r.malloc(bytes, s));
+        for p in [block, object, of_step] {
+            assert!(r.ctx.info(p).is_ok() && !others.contains(&p));
+            r.free(p, s);
+        }
+        others.iter().for_each(|&p| r.free(p, s));
+        r.nothing_left();
+    }
+}
+
 /// Forward and backward of a net: activations live long and die in reverse, gradients and
 /// workspaces for a moment.
 fn training(r: &Rig, s: StreamHandle, large: u64) -> Vec<u64> {

@@ -305,7 +305,7 @@ LEAN_EXPORT lean_obj_res gpumem_lean_buffer_fill(b_lean_obj_arg o, uint8_t byte,
     return unit(leave(&p, wait_if(wait, status, p.stream)));
 }
 
-/* Five scalars and two objects: the sixth and later arguments of a call may be in memory, in the
+/* Four scalars and two objects: the sixth and later arguments of a call may be in memory, in the
  * same place with and without a world behind them. */
 LEAN_EXPORT lean_obj_res gpumem_lean_buffer_copy(b_lean_obj_arg to, b_lean_obj_arg from, size_t to_offset, size_t from_offset,
                                                  size_t bytes, uint64_t stream) {

@@ -118,7 +118,7 @@ def test_sizes(text, bytes_):
     assert _values.size(text) == bytes_
 
 
-@pytest.mark.parametrize("text", ["4GBi", "x", "", "-1", "1.0001", "1e9", "4 Gi"])
+@pytest.mark.parametrize("text", ["4GBi", "x", "", "-1", "1.0001", "1e9", "4 Gi", "4\u212a", "\uff14"])
 def test_sizes_that_are_none(text):
     with pytest.raises(ValueError, match="size"):
         _values.size(text)
@@ -579,6 +579,31 @@ assert races() == 0
 """, GPUMEM_POOL="off")
 
 
+def test_without_a_pool_a_consumers_work_is_waited_for():
+    in_simulation("""
+sys.path.insert(0, TESTS)
+import test_package
+s, t = gpumem.Stream(), gpumem.Stream()
+waits = lambda: gpumem.driver_calls()["stream_sync"]
+for view in (False, True):
+    for frees in (False, True):
+        b = gpumem.Buffer(N, stream=s).fill(1)
+        made, delete = test_package.consume((b.view(N) if view else b).__dlpack__(stream=t), False)
+        gpumem.memset(made.dl_tensor.data, 2, N, t)
+        before = waits()
+        if frees:
+            b.free()
+        del b
+        delete()
+        assert waits() == before + 1
+b = gpumem.Buffer(N, stream=s)
+b.__dlpack__(stream=s), b.__dlpack__(stream=-1)
+before = waits()
+b.free()
+assert waits() == before and races() == 0
+""".replace("TESTS", repr(str(pathlib.Path(__file__).parent))), GPUMEM_POOL="off")
+
+
 def test_a_buffers_default_stream_is_of_its_device():
     in_simulation("""
 a = gpumem.Buffer(N).fill(1)
@@ -928,6 +953,23 @@ def test_plans_of_graphs():
 
 # ---- reservations, moves
 
+def test_the_limit_of_promises():
+    try:
+        gpumem.set_space_limit("gpu", "1GiB")
+        gpumem.reserve("1GiB").release()
+        for limit, to_reserve in [("1GiB", "2GiB"), (0, 1)]:
+            gpumem.set_space_limit(("gpu", 0), limit)
+            with pytest.raises(gpumem.OutOfMemory, match="space_limit_set"):
+                gpumem.reserve(to_reserve)
+        with pytest.raises(gpumem.Invalid):
+            gpumem.set_space_limit("gpu", 1 << 60)
+        with pytest.raises(ValueError, match="no tier"):
+            gpumem.set_space_limit("tape", 1)
+    finally:
+        gpumem.set_space_limit("gpu", None)
+    gpumem.reserve("2GiB").release()
+
+
 def test_waits_end():
     gpumem.set_limit(0)
     with gpumem.reserve("32GiB"):
@@ -1124,6 +1166,13 @@ def test_a_part_of_a_program_is_recorded(tmp_path):
     del b
 
 
+def test_a_block_ends_no_recording_but_its_own(tmp_path):
+    with gpumem.recording(tmp_path / "own.gmrec"):
+        gpumem.record_stop()
+        gpumem.record_start(tmp_path / "other.gmrec")
+    gpumem.record_stop()
+
+
 def test_a_recording_may_end_within_its_block(tmp_path):
     with gpumem.recording(tmp_path / "part.gmrec"):
         gpumem.Buffer(100).free()
@@ -1193,6 +1242,7 @@ def test_a_block_leaves_an_arena_that_cannot_end(why):
                 b = gpumem.Buffer(100)
                 thread.start()
                 attached.wait()
+                gpumem.arena("inner").enter()
                 if why is not None:
                     raise why("the body's own")
         assert gpumem.current_arena() is None and arena.open and b.live
@@ -1202,6 +1252,34 @@ def test_a_block_leaves_an_arena_that_cannot_end(why):
         go_on.set()
         thread.join()
     assert arena.abort().freed == 1 and not b.live
+
+
+def test_a_block_leaves_no_arena_but_its_own():
+    with gpumem.arena("around") as around:
+        with pytest.raises(KeyError) as raised:
+            with gpumem.arena("ended by another") as outer:
+                with gpumem.arena("inner"):
+                    outer.abort()
+                    raise KeyError("the body's own")
+        assert gpumem.current_arena().handle == around.handle and not hasattr(raised.value, "__notes__")
+        attached, go_on = threading.Event(), threading.Event()
+
+        def work():
+            with handed_on.attached():
+                attached.set()
+                go_on.wait()
+
+        thread = threading.Thread(target=work)
+        with pytest.raises(KeyError):
+            with gpumem.arena("handed on") as handed_on:
+                gpumem._library.C.gpumem_arena_detach(handed_on.handle)
+                thread.start()
+                attached.wait()
+                raise KeyError("the body's own")
+        assert gpumem.current_arena().handle == around.handle
+        go_on.set()
+        thread.join()
+        handed_on.abort()
 
 
 def test_a_capture_may_end_within_its_block():

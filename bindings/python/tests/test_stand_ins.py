@@ -39,25 +39,31 @@ def test_cupy_memory_keeps_its_stream(adapter):
     assert kept() is None
 
 
-def test_warp_arrays_outlive_arenas(adapter):
+def test_warp_arrays_outlive_arenas_and_aborts(adapter):
     with gpumem.Stream() as s:
         device = types.SimpleNamespace(stream=types.SimpleNamespace(cuda_stream=s.handle))
         allocator = adapter("warp", get_device=lambda: device).Allocator()
-        outlives_arenas(lambda: allocator.allocate(4096), lambda ptr: allocator.deallocate(ptr, 4096), s)
+        outlives(lambda: allocator.allocate(4096), lambda ptr: allocator.deallocate(ptr, 4096), s)
 
 
-def test_rmm_memory_outlives_arenas(adapter):
+def test_rmm_memory_outlives_arenas_and_aborts(adapter):
     rmm = adapter("rmm", mr=types.SimpleNamespace(CallbackMemoryResource=lambda *functions: functions))
     allocate, deallocate = rmm.resource()
-    outlives_arenas(lambda: allocate(4096, 0), lambda ptr: deallocate(ptr, 4096, 0), None)
+    with gpumem.Stream() as s:
+        outlives(lambda: allocate(4096, s.handle), lambda ptr: deallocate(ptr, 4096, s.handle), s)
 
 
-def outlives_arenas(allocate, deallocate, stream):
+def outlives(allocate, deallocate, stream):
     """Its owner frees an address, which must be its own by then."""
+    capture = gpumem.capture(stream).begin()
+    captured = allocate()
+    capture.abort()
+    assert gpumem.pointer_info(captured).requested == 4096
     with gpumem.arena("step"):
         ptr = allocate()
-    b = gpumem.Buffer(4096, stream=stream)
-    deallocate(ptr)
-    assert b.live and b.ptr != ptr
-    with pytest.raises(gpumem.UnknownPointer):
-        gpumem.pointer_info(ptr)
+    others = [gpumem.Buffer(4096, stream=stream) for _ in range(10)]
+    for address in (captured, ptr):
+        deallocate(address)
+        assert all(b.live and b.ptr != address for b in others)
+        with pytest.raises(gpumem.UnknownPointer):
+            gpumem.pointer_info(address)

@@ -186,7 +186,8 @@ pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut 
 /// gpumem_capture_abort free what owners still hold, and by the time that those free it the address
 /// may be another owner's. So where the thread has a current arena or the stream is in a capture,
 /// out receives the allocation's number (gpumem_allocation_id_get), for gpumem_free_id. Elsewhere
-/// it receives 0: only its owner frees the memory, with gpumem_free, which is quicker.
+/// it receives 0: only its owner frees the memory, with gpumem_free, which is quicker. An owner
+/// that can only free by address calls gpumem_arena_escape where there is a number.
 /// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL; where there is a number, those of
 /// gpumem_allocation_id_get.
 #[no_mangle]

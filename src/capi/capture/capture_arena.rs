@@ -217,8 +217,9 @@ pub extern "C" fn gpumem_capture_end(capture: gpumem_capture) -> gpumem_status {
 /// Abandons a capture: frees all its live memory and drops all its references.
 ///
 /// The handle is stale afterwards, and the capture's pointers are freed, as after gpumem_free:
-/// owners that outlive it free by number (gpumem_owner_id_get). Captures that share the memory keep
-/// theirs. This does not wait; the memory is reused only once submitted work on it is done.
+/// owners that outlive it free by number (gpumem_owner_id_get). What gpumem_arena_escape has taken
+/// out stays live, and captures that share the memory keep theirs. This does not wait; the memory
+/// is reused only once submitted work on it is done.
 /// Errors: GPUMEM_ERROR_INVALID when there is no such capture.
 #[no_mangle]
 pub extern "C" fn gpumem_capture_abort(capture: gpumem_capture) -> gpumem_status {

@@ -48,6 +48,18 @@ impl Pool {
         }
     }
 
+    /// Takes the live allocation that contains `ptr` out of what the abort of a capture frees.
+    pub fn outlive_aborts(&self, ptr: u64) {
+        let Ok(Found::Pooled { st, place }) = self.around(ptr) else { return };
+        let (Some(part), Known { id, .. }) = (st.private.clone(), st.at(place)) else { return };
+        drop(st);
+        let mut made = part.counts.made.lock();
+        // Mostly it has just been made.
+        if let Some(at) = made.iter().rposition(|m| m.id == id) {
+            made.remove(at);
+        }
+    }
+
     /// The scope of the live allocation that contains `ptr`.
     pub fn scope_containing(&self, ptr: u64) -> Result<Option<Arc<Scope>>> {
         Ok(match self.around(ptr)? {

@@ -8,7 +8,6 @@ use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::heap::{Heap, Now, Span};
 use crate::pool::state::{GraphArena, Pool, Route, Routed, Unclaimed, WhichStreams};
 use crate::pool::streams::capture_key;
-use crate::pool::types::Ranked;
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -67,8 +66,8 @@ impl Pool {
             }
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
-        let made = Ranked::default();
-        let route = Arc::new(Route { arena: arena.clone(), which, key, began, over, capture, made });
+        let number = self.privates.routes_begun.fetch_add(1, Relaxed);
+        let route = Arc::new(Route { arena: arena.clone(), which, key, began, over, capture, number });
         let mut routes = self.privates.routes.lock();
         routes.push(route.clone());
         self.privates.route_count.store(routes.len(), Release);

@@ -7,13 +7,13 @@
 //! unsettled free memory first waits for the context.
 
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{Heap, Locked, Now, Place, StreamPart};
+use crate::pool::heap::{Heap, Locked, Made, Now, Place, StreamPart};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::{Pool, Route};
 use crate::pool::types::Ranked;
 
-/// A route's list of its allocations keeps those that were freed since. With this many entries or
-/// more, they are dropped before the list grows.
+/// An arena's list of what its routes have allocated keeps what was freed since. With this many
+/// entries or more, that is dropped before the list grows.
 const MANY: usize = 1024;
 
 impl Pool {
@@ -64,21 +64,21 @@ impl Pool {
     pub(crate) fn note_made(&self, route: &Route, addr: u64) {
         let id_at = |addr| self.live_at(addr, None).map(|(st, place)| st.at(place).id);
         let Some(id) = id_at(addr) else { return };
-        let mut made = route.made.lock();
+        let mut made = route.arena.counts.made.lock();
         if made.len() == made.capacity() && made.len() >= MANY {
-            made.retain(|&(addr, id)| id_at(addr) == Some(id));
+            made.retain(|m| id_at(m.addr) == Some(m.id));
             // Room for as many again, so that looking at all of them stays rare.
             let live = made.len();
             made.reserve(live);
         }
-        made.push((addr, id));
+        made.push(Made { addr, id, route: route.number });
     }
 
     /// Frees all live allocations of a route that has ended. Returns their addresses.
     pub(crate) fn free_made(&self, route: &Route) -> Vec<u64> {
-        let made = std::mem::take(&mut *route.made.lock());
+        let mine: Vec<Made> = route.arena.counts.made.lock().extract_if(.., |m| m.route == route.number).collect();
         let mut freed = Vec::new();
-        for (addr, id) in made {
+        for Made { addr, id, .. } in mine {
             let Some((mut st, place)) = self.live_at(addr, Some(id)) else { continue };
             // Allocations the end of an arena has in hand are freed there.
             if st.is_reclaimed(place) {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     /// Two routes of one arena take turns for one stream, as when two threads each speak for it by
-    /// a filter: what is freed does not pile up in their lists, and an abort frees what its own
+    /// a filter: what is freed does not pile up in their list, and an abort frees what its own
     /// route has allocated.
     #[test]
     fn routes_that_take_turns_forget_what_was_freed() {
@@ -191,10 +191,8 @@ mod tests {
                 _ => pool.free(p, None).unwrap(),
             }
         }
-        for route in &routes {
-            let made = route.made.lock().len();
-            assert!(made <= MANY, "{made}");
-        }
+        let made = arena.counts.made.lock().len();
+        assert!(made <= MANY, "{made}");
         for (route, mut kept) in routes.iter().zip(kept) {
             let mut freed = pool.abort_route(route);
             freed.sort_unstable();

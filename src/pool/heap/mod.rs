@@ -20,7 +20,7 @@ mod waiting;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use members::{Place, NO_MEMBER};
-pub(crate) use part::{Counts, LayoutInUse, Notes, Now, StreamPart, User};
+pub(crate) use part::{Counts, LayoutInUse, Made, Notes, Now, StreamPart, User};
 pub use part::{Life, Placed, Span};
 pub(crate) use places::Known;
 pub(crate) use region::{block_size, Block, State, GRANULE, MIN_SPLIT};

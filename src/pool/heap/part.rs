@@ -132,6 +132,14 @@ impl Notes {
     }
 }
 
+/// An allocation of a route.
+pub(crate) struct Made {
+    pub(crate) addr: u64,
+    pub(crate) id: u64,
+    /// The route's number.
+    pub(crate) route: u64,
+}
+
 #[derive(Default)]
 pub(crate) struct Counts {
     /// Every heap of the arena.
@@ -140,6 +148,9 @@ pub(crate) struct Counts {
     pub(crate) total: AtomicU64,
     pub(crate) allocations: AtomicU64,
     pub(crate) deviations: AtomicU64,
+    /// What aborts of the arena's routes free, in the order in which it was made, those freed since
+    /// included.
+    pub(crate) made: Ranked<Vec<Made>, { Rank::Made as u8 }>,
 }
 
 /// One stream's part of an arena.

@@ -60,6 +60,8 @@ pub(crate) struct Privates {
     pub(crate) routes: Ranked<Vec<Arc<Route>>, { Rank::Leaf as u8 }>,
     /// How many there are, to be read without the lock.
     pub(crate) route_count: AtomicUsize,
+    /// How many have begun.
+    pub(crate) routes_begun: AtomicU64,
     /// Heaps of arenas that were released.
     pub(crate) shells: Ranked<Vec<u32>, { Rank::Shells as u8 }>,
     /// Whether what released arenas left may lack a context marker.
@@ -103,8 +105,8 @@ pub struct Route {
     /// The capture its stream was seen to be part of, 0 before. That capture's other streams are
     /// claimed, too.
     pub(crate) capture: AtomicU64,
-    /// What it has allocated: address and id of each, those freed since included.
-    pub(crate) made: Ranked<Vec<(u64, u64)>, { Rank::Made as u8 }>,
+    /// No other route of the pool has it.
+    pub(crate) number: u64,
 }
 
 impl Route {

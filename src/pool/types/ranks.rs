@@ -13,7 +13,7 @@ pub(crate) enum Rank {
     Arena,
     /// The user of a part.
     User,
-    /// What a route has allocated.
+    /// What the routes of an arena have allocated.
     Made,
     /// The heaps of a part or of an arena.
     PartHeaps,

@@ -31,7 +31,7 @@ from ._evict import Location, MoveReport, add_disk, evict, held, hold, location,
 from ._library import path as library_path
 from ._plan import Layout, Plan, PlanStats, plan
 from ._record import record_start, record_stop, recording, snapshot
-from ._reserve import Reservation, ReservationInfo, reserve
+from ._reserve import Reservation, ReservationInfo, reserve, set_space_limit
 from ._stats import (Stats, backend, current_device, device_count, device_memory, driver_calls, dump, reset_peak, set_device,
                      set_limit, stats, trim, validate, version)
 from ._stream import Stream, synchronize
@@ -46,6 +46,6 @@ __all__ = [
     "check", "current_arena", "current_device", "device_count", "device_memory", "driver_calls", "dump", "escape", "evict",
     "export_fd", "find_arena", "free", "held", "hold", "import_fd", "library_path", "location", "malloc", "malloc_with", "memcpy",
     "memset", "plan", "pointer_info", "promote", "record_start", "record_stop", "record_stream", "recording", "reserve",
-    "reset_peak", "restore", "set_device", "set_limit", "sleep", "snapshot", "stats", "synchronize", "trim", "unhold",
-    "usable_size", "validate", "version", "wake",
+    "reset_peak", "restore", "set_device", "set_limit", "set_space_limit", "sleep", "snapshot", "stats", "synchronize", "trim",
+    "unhold", "usable_size", "validate", "version", "wake",
 ]

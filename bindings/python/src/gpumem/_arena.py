@@ -165,17 +165,12 @@ class Arena:
     def attached(self) -> Iterator[Arena]:
         """Puts what this thread allocates in the block into the arena too. The arena cannot end
         meanwhile."""
-        before, now = ctypes.c_void_p(), ctypes.c_void_p()
-        ok(C.gpumem_arena_current_get(ctypes.byref(before)))
         ok(C.gpumem_arena_attach(self._begun()))
         try:
             yield self
             ok(C.gpumem_arena_detach(self.handle))
         except BaseException:
-            # The thread also leaves arenas that the block has left open; they stay open.
-            while C.gpumem_arena_current_get(ctypes.byref(now)) == 0 and now.value not in (None, before.value):
-                if C.gpumem_arena_detach(now) != 0:
-                    break
+            _leave(self.handle)
             raise
 
     def stats(self) -> ArenaStats:
@@ -191,23 +186,22 @@ class Arena:
         if not self.open:
             return
         if kind is not None:
-            self._leave(value)
+            self._give_up(value)
             return
         try:
             self.exit(self.keep() if callable(self.keep) else self.keep)
         except BaseException as why:
             if self.open:
-                self._leave(why)
+                self._give_up(why)
             raise
 
-    def _leave(self, why):
+    def _give_up(self, why):
         """Ends the arena with its block after an exception. While another thread is attached that is
         refused; the block's thread is not left in it then."""
         try:
             self.abort()
         except Exception as refused:
-            C.gpumem_arena_detach(self.handle)
-            if hasattr(why, "add_note"):  # From Python 3.11 on.
+            if _leave(self.handle) and hasattr(why, "add_note"):  # From Python 3.11 on.
                 why.add_note(f"arena {self.name!r} is still open, until abort() can end it: {refused}")
 
     __reduce__ = _values.no_copy
@@ -215,6 +209,19 @@ class Arena:
     def __repr__(self):
         state = "open" if self.open else "not entered" if self.handle is None else f"ended: {self.report}"
         return f"Arena({self.name!r}, {state})" if self.name else f"Arena({state})"
+
+
+def _leave(handle):
+    """Takes the thread out of an open arena and of those inside, which stay open. Returns whether
+    the arena is open."""
+    now = ctypes.c_void_p()
+    if C.gpumem_arena_stats_get(handle, ctypes.byref(initialised(d.gpumem_arena_stats))):
+        return False
+    # If the thread has left it before, it attaches again, so that it leaves no other.
+    C.gpumem_arena_attach(handle)
+    while C.gpumem_arena_current_get(ctypes.byref(now)) == 0 and C.gpumem_arena_detach(now) == 0 and now.value != handle:
+        pass
+    return True
 
 
 def arena(name: str = "", keep: Keep = None) -> Arena:
@@ -247,16 +254,17 @@ def _named(handle):
 
 
 def escape(ptr: Address) -> None:
-    """Takes a live allocation out of all arenas."""
+    """Takes a live allocation out of all arenas, and out of what the abort of a capture frees."""
     ok(C.gpumem_arena_escape(_values.address(ptr)))
 
 
-def outside(ptr):
-    """Takes what was just allocated out of the thread's arena, if it has one, and returns it: for
-    owners that free by address, which may be somebody else's once an arena has freed it."""
-    current = ctypes.c_void_p()
-    C.gpumem_arena_current_get(ctypes.byref(current))
-    if current:
+def outside(ptr, stream):
+    """Takes what was just allocated on a stream out of the thread's arena and the stream's capture,
+    if there is one, and returns it: for owners that free by address, which may be somebody else's
+    once an arena or an abort has freed it."""
+    number = ctypes.c_uint64()
+    C.gpumem_owner_id_get(ptr, stream, ctypes.byref(number))
+    if number:
         C.gpumem_arena_escape(ptr)
     return ptr
 

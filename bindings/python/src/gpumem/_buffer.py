@@ -169,7 +169,7 @@ class Buffer:
     such as "<f4", or the object. Options are those of `malloc_with`.
     """
 
-    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "_life", "_others", "_order", "__weakref__")
+    __slots__ = ("ptr", "nbytes", "id", "stream", "shape", "typestr", "_gone", "_life", "_others", "_order", "_awaited", "__weakref__")
     ptr: int
     nbytes: int
     id: int
@@ -195,7 +195,7 @@ class Buffer:
         if given not in (None, wanted):
             raise ValueError(f"{nbytes} bytes asked for, but shape {lengths} of {typestr} takes {wanted}")
         self.nbytes, self.shape, self.typestr = wanted, lengths, typestr
-        self.stream = self._life = self._others = self._order = None
+        self.stream = self._life = self._others = self._order = self._awaited = None
         if stream is not None:
             self.stream, self._life = _values.stream(stream), life(stream)
         ptr = malloc_with(wanted, stream=self.stream, **options) if options else malloc(wanted, self.stream)
@@ -234,7 +234,7 @@ class Buffer:
         item = _dlpack.item_bytes(self.typestr)
         self.shape = (info.requested // item,) if shape is None else _lengths(shape)
         self.nbytes, self.stream = math.prod(self.shape) * item, _values.stream(stream)
-        self._life, self._others, self._order = life(stream), None, None
+        self._life, self._others, self._order, self._awaited = life(stream), None, None, None
         if info.base != ptr or self.nbytes > info.requested:
             raise ValueError(f"{ptr:#x} is no allocation of {self.nbytes} bytes: it is in one of {info.requested} at {info.base:#x}")
         if stream is None and (info.stream or 0) > d.STREAM_LEGACY:
@@ -261,6 +261,7 @@ class Buffer:
         on. Does nothing when the memory is gone already."""
         if self._gone:
             return
+        self._await()
         status = (_free_id(self.ptr, self.id) if stream is None
                   else C.gpumem_free_id_async(self.ptr, self.id, _values.stream(stream)))
         if status:
@@ -312,6 +313,8 @@ class Buffer:
         try:
             if not self._gone:
                 self._gone = True
+                if self._awaited:
+                    self._await()
                 _free(self.ptr, self.id)
         except Exception:  # Nobody could take it.
             pass
@@ -364,6 +367,16 @@ class Buffer:
         ok(status)
         self._keep(kept, handle)
         return False
+
+    def _await_before_the_free(self, handle, kept):
+        """For a use to come that could not be announced."""
+        self._awaited = {*(self._awaited or ()), handle}
+        self._keep(kept, handle)
+
+    def _await(self):
+        for handle in self._awaited or ():
+            # What fails has no work any more.
+            on_device(self._home()[1], C.gpumem_stream_sync, handle)
 
     def copy_from(self, data: Any, *, offset: int = 0, stream: StreamLike = None) -> Buffer:
         """Copies host memory, or all of another buffer, into this buffer from `offset` on.

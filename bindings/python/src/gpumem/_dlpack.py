@@ -175,7 +175,8 @@ def capsule(owner, buffer, stream, max_version, dl_device, copy):
         if consumer != own:
             ok(on_device(own_device[1], C.gpumem_stream_wait, consumer, own))
         # Its work may still run when it deletes the tensor.
-        on_device(own_device[1], buffer._announce, consumer, life(stream), own_device[1])
+        if on_device(own_device[1], buffer._announce, consumer, life(stream), own_device[1]):
+            buffer._await_before_the_free(_named_anywhere(consumer), life(stream))
     versioned = max_version is not None and tuple(max_version)[0] >= 1
     kind, name = (Versioned, VERSIONED) if versioned else (Managed, PLAIN)
     at = _libc.malloc(ctypes.sizeof(kind) + 16 * max(1, len(shape)))

@@ -12,6 +12,10 @@ from ._errors import Invalid, ok
 from ._library import C
 
 
+# Recordings that Python has begun, a count.
+_begun = 0
+
+
 def record_start(path: str | os.PathLike[str], *, stacks: int = 0) -> None:
     """Records every allocation of the process in a file from now on, until `record_stop` or the end
     of the process. The file begins with the allocations that are live already.
@@ -19,7 +23,9 @@ def record_start(path: str | os.PathLike[str], *, stacks: int = 0) -> None:
     If the file exists, "." and the process's number are added to the name. `stacks` is the depth of
     the stacks to record, up to 256. They are native stacks, without Python's functions.
     """
+    global _begun
     ok(C.gpumem_record_start(os.fsencode(path), _values.number(stacks, "stacks", 0, 257)))
+    _begun += 1
 
 
 def record_stop() -> tuple[int, int]:
@@ -35,11 +41,14 @@ def record_stop() -> tuple[int, int]:
 def recording(path: str | os.PathLike[str], *, stacks: int = 0) -> Iterator[None]:
     """Records every allocation in a `with` block to a file, as `record_start` does."""
     record_start(path, stacks=stacks)
+    own = _begun
     try:
         yield
     finally:
-        with contextlib.suppress(Invalid):  # It may have ended within its block.
-            record_stop()
+        # It may have ended within its block, and another one begun.
+        if _begun == own:
+            with contextlib.suppress(Invalid):
+                record_stop()
 
 
 def snapshot(path: str | os.PathLike[str]) -> None:

@@ -26,6 +26,14 @@ def space(value):
     return d.gpumem_space(TIERS[tier], _values.number(number, "space", 0, 1 << 31))
 
 
+def set_space_limit(where: Where, nbytes: Size | None) -> None:
+    """Sets how much of a space, such as "gpu" or ("host", 0), may be promised or used; None means
+    all that it has. What exceeds a lowered limit stays. Requests that wait are granted where they
+    fit now, and raise `OutOfMemory` where they can never be met any more. `set_limit` bounds what is
+    mapped."""
+    ok(C.gpumem_space_limit_set(space(where), (1 << 64) - 1 if nbytes is None else _values.size(nbytes)))
+
+
 @dataclasses.dataclass(frozen=True)
 class ReservationInfo:
     """Facts about a reservation, in bytes. `promised` is its size, `drawn` the part that live

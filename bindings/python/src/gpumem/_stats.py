@@ -132,7 +132,7 @@ def set_limit(nbytes: Size, device: int | None = None) -> None:
     """Sets the most bytes that gpumem may map on a device; 0 means all that the device has. Free
     memory beyond that goes back to the device, and live memory stays. What `reserve` can promise has
     a limit of its own: `GPUMEM_LIMIT`, or a higher one that was set here before the first
-    reservation."""
+    reservation. `set_space_limit` changes that."""
     ok(C.gpumem_device_limit_set(_device(device), _values.size(nbytes)))
 
 

@@ -12,7 +12,7 @@ def size(value, what="size"):
     """Bytes, from a number or a text such as "4GiB" or "512M" (powers of 1024): what gpumem's
     settings accept, and fractions."""
     if isinstance(value, str):
-        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", value, re.IGNORECASE)
+        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", value, re.ASCII | re.IGNORECASE)
         if not m:
             raise ValueError(f"{what} {value!r} is no size; write bytes, or a number with K, M, G, T or KiB, MiB, GiB, TiB "
                              "(powers of 1024)")

@@ -3,7 +3,8 @@
     rmm.mr.set_current_device_resource(gpumem.rmm.resource())
 
 Each allocation passes through Python; C++ programs use `gpumem::memory_resource` of gpumem/rmm.hpp
-instead. PyTorch and CuPy on gpumem share the same pool. RMM's memory belongs to no arena.
+instead. PyTorch and CuPy on gpumem share the same pool. RMM's memory belongs to no arena,
+and outlives the abort of a capture.
 """
 
 import rmm
@@ -21,7 +22,8 @@ def resource():
 
 # RMM turns a MemoryError into std::bad_alloc, and that into a MemoryError where Python asked.
 def _allocate(nbytes, stream):
-    return outside(malloc(nbytes, _values.stream(stream)))
+    stream = _values.stream(stream)
+    return outside(malloc(nbytes, stream), stream)
 
 
 def _deallocate(ptr, nbytes, stream):

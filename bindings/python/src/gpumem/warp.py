@@ -3,7 +3,8 @@
     wp.set_cuda_allocator(gpumem.warp.Allocator())
 
 or `gpumem.warp.enable()`. Arrays are allocated in the order of the current stream of Warp's
-device, and freed in the order of the stream they were made on. They belong to no arena.
+device, and freed in the order of the stream they were made on. They belong to no arena, and outlive
+the abort of a capture.
 """
 
 import warp
@@ -19,7 +20,10 @@ class Allocator:
     def allocate(self, size_in_bytes):
         """Allocates in the order of the current stream of the device whose context is current, and
         returns the address. 0 bytes give 0."""
-        return outside(malloc(size_in_bytes, _current_stream())) if size_in_bytes else 0
+        if not size_in_bytes:
+            return 0
+        stream = _current_stream()
+        return outside(malloc(size_in_bytes, stream), stream)
 
     def deallocate(self, ptr, size_in_bytes):
         """Frees in the order of the stream that the memory was allocated on."""

@@ -17,6 +17,7 @@ assert gpumem.torch.enable(native=True) == "native"
 import torch  # noqa: E402
 from checks import check, run  # noqa: E402
 from gpumem.torch import build  # noqa: E402
+from torch.cuda import _gpu_trace as gpu_trace  # noqa: E402
 
 warnings.simplefilter("ignore")
 MIB = 1 << 20
@@ -218,12 +219,9 @@ def tags():
         check("a tag that nothing has", True)
     with gpumem.torch.tag("brief"):
         empty(MIB)
-    try:
-        gpumem.torch.sleep("brief")
-        check("a tag that nothing has any more", False)
-    except gpumem.Invalid:
-        with gpumem.torch.tag("brief"):
-            check("a tag that nothing has any more", empty(1) is not None)
+    check("a sleep where nothing is left is no mistake", gpumem.torch.sleep("brief").moved == 0)
+    with gpumem.torch.tag("brief"):
+        check("and the tag is as new", live(empty(1).data_ptr()))
 
     with gpumem.torch.tag("dropped"):
         dropped = empty(40 * MIB)
@@ -319,6 +317,22 @@ def captures_that_are_aborted():
     check("nothing is left of captures", gpumem.stats().allocations == allocations and torch.cuda.memory_allocated() == before)
 
 
+def captures_and_what_outlives_them():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        memory = gpumem.capture(stream).begin()
+        raw = torch.cuda.caching_allocator_alloc(5 * MIB)
+        with torch.cuda.use_mem_pool(pool):
+            pooled = empty(3 * MIB)
+        memory.abort()
+        for what, at in [("memory without a tensor", raw), ("a pool", pooled.data_ptr())]:
+            check(f"the abort of a capture does not take {what}", live(at))
+        torch.cuda.caching_allocator_delete(raw)
+        check("and its owner frees it", not live(raw))
+    del pooled, pool
+    torch.cuda.empty_cache()
+
+
 def ends_of_what_is_unknown():
     x = empty(MIB)
     free(x.data_ptr())
@@ -373,6 +387,33 @@ def sharing():
         check("other memory says what to do", "gpumem.torch.shared()" in str(why), why)
 
 
+def snapshots_of_arenas():
+    freed = []
+    # For good, and its calls would clear an error that is set: nothing that fails comes after.
+    gpu_trace.register_callback_for_memory_deallocation(freed.append)
+    torch._C._activate_gpu_trace()
+    torch.cuda.memory._record_memory_history(max_entries=100)
+    with gpumem.torch.arena(keep=lambda: kept):
+        kept, left, early = empty(3 * MIB), empty(5 * MIB), empty(7 * MIB)
+        held, ended = [t.data_ptr() for t in (kept, left)], early.data_ptr()
+        del early
+        blocks = [b for g in torch.cuda.memory._snapshot()["segments"] for b in g["blocks"]]
+    check("a snapshot has what is in an arena", {b["address"]: b["requested_size"] for b in blocks if b["address"] in held} ==
+          dict(zip(held, (3 * MIB, 5 * MIB))))
+    try:
+        kept.untyped_storage()._share_cuda_()
+    except RuntimeError as why:
+        check("what is kept of an arena is a tensor like any", "gpumem.torch.shared()" in str(why), why)
+    del left
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    check("the history has the ends of what is in an arena", [(e["action"], e["addr"]) for e in trace if e["action"] != "alloc"] ==
+          [(action, at) for at in (ended, held[1]) for action in ("free_requested", "free_completed")], trace)
+    check("so has PyTorch's trace", freed == [ended, held[1]], freed)
+    del kept
+    check("a late end too", freed[2:] == held[:1])
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
 def enabling():
     check("once", gpumem.torch.enable() == gpumem.torch.enable(native=True) == "native")
     try:
@@ -400,4 +441,6 @@ def sound():
 
 torch.cuda.is_available = lambda: True
 torch.cuda.synchronize = lambda *arguments: None
-run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas, captures_that_are_aborted, ends_of_what_is_unknown, arenas_and_what_outlives_them, out_of_memory, sharing, sound)
+run(enabling, compilers, statistics, snapshots, checkpoints, mempools, other_streams, captures_that_fail, tags, arenas,
+    captures_that_are_aborted, captures_and_what_outlives_them, ends_of_what_is_unknown, arenas_and_what_outlives_them, out_of_memory,
+    sharing, snapshots_of_arenas, sound)

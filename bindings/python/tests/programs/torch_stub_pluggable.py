@@ -49,6 +49,19 @@ def statistics():
     check("the summary", "Allocated memory" in torch.cuda.memory_summary())
 
 
+def captures_that_are_aborted():
+    stream = gpumem.Stream()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        memory = gpumem.capture(stream).begin()
+        x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        memory.abort()
+        stream.synchronize()
+        others = [gpumem.Buffer(3 * MIB, stream=stream) for _ in range(8)]
+        check("tensors outlive an abort", gpumem.pointer_info(x.data_ptr()).requested == 3 * MIB)
+        del x
+    check("and their ends free nothing of others", all(o.live for o in others))
+
+
 def what_it_has_not():
     check("out of memory", refused(lambda: torch.empty(1 << 45, device="cuda"), RuntimeError, "GPUMEM_ERROR_OUT_OF_MEMORY"))
     check("snapshots", refused(torch.cuda.memory_snapshot, NotImplementedError, "compiler"))
@@ -57,4 +70,4 @@ def what_it_has_not():
     check("arenas", refused(lambda: gpumem.torch.arena().__enter__(), RuntimeError, "pluggable"))
 
 
-run(falls_back, statistics, what_it_has_not)
+run(falls_back, statistics, captures_that_are_aborted, what_it_has_not)

@@ -199,22 +199,26 @@ def sleep(name: Tag, to: Where | None = None, *, progress: Progress | None = Non
     torch.cuda.synchronize()
     # Even after a failure nothing is allocated under the tag before a wake: some of it may be gone.
     _said(native.gpumem_torch_asleep(number, 1))
-    return _evict.sleep(name, to, progress=progress)
+    return _unless_empty(number, lambda: _evict.sleep(name, to, progress=progress))
 
 
 def wake(name: Tag, *, progress: Progress | None = None) -> _evict.MoveReport:
     """Brings all tensors of a tag back to their addresses, and returns a `MoveReport`. Captured
     graphs that use them work again."""
     native, number = _needs_native("gpumem.torch.wake()"), _values.tag(name)
-    try:
-        report = _evict.wake(name, progress=progress)
-    except Invalid:
-        # Not a mistake if there was a tensor, and its memory has been given back since.
-        if not native.gpumem_torch_is_empty(number):
-            raise
-        report = _evict.MoveReport(0, 0, 0)
+    report = _unless_empty(number, lambda: _evict.wake(name, progress=progress))
     _said(native.gpumem_torch_asleep(number, 0))
     return report
+
+
+def _unless_empty(number, move):
+    try:
+        return move()
+    except Invalid:
+        # Not a mistake if there was a tensor, and its memory has been given back since.
+        if not _native.gpumem_torch_is_empty(number):
+            raise
+        return _evict.MoveReport(0, 0, 0)
 
 
 def _said(why):

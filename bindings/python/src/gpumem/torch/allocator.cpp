@@ -97,10 +97,11 @@ struct Owned {
   bool gone = false;
 };
 
-// Whether the thread's allocations are in an arena, its own or another thread's.
-bool in_an_arena() {
-  gpumem_arena current = nullptr;
-  return gpumem_arena_current_get(&current) == GPUMEM_OK && current != nullptr;
+// The number by which what was just allocated has to be freed, 0 where its address is enough.
+uint64_t owner_id(void* ptr, cudaStream_t stream) {
+  uint64_t id = 0;
+  (void)gpumem_owner_id_get(ptr, stream, &id);
+  return id;
 }
 
 thread_local uint64_t current_tag = 0;
@@ -149,8 +150,7 @@ class Allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
     void* ptr = n == 0 ? nullptr : get(n, device, stream);
-    uint64_t id = 0;
-    if (ptr != nullptr) (void)gpumem_owner_id_get(ptr, stream, &id);
+    const uint64_t id = ptr == nullptr ? 0 : owner_id(ptr, stream);
     if (C10_UNLIKELY(id != 0)) return numbered(ptr, id, device);
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
@@ -171,10 +171,12 @@ class Allocator final : public native::CUDAAllocator {
   }
   void put_owned(Owned* held) {
     const std::unique_ptr<Owned> owned(held);
+    const Context context = gather(native::RecordContext::ALL);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       owned_.erase(held);
       if (owned->gone) return;
+      told_free(owned->ptr, owned->block, context);
       uncount(owned->block);
     }
     (void)gpumem_free_id(owned->ptr, owned->id);
@@ -183,13 +185,21 @@ class Allocator final : public native::CUDAAllocator {
   // After the end of an arena or the abort of a capture: what it took is gone, no matter who still
   // holds a tensor over it.
   void arena_ended() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (Owned* owned : owned_) {
-      uint64_t id = 0;
-      if (owned->gone || (gpumem_allocation_id_get(owned->ptr, &id) == GPUMEM_OK && id == owned->id)) continue;
-      owned->gone = true;
-      uncount(owned->block);
+    const Context context = gather(native::RecordContext::ALL);
+    std::vector<std::tuple<void*, size_t, DeviceIndex>> gone;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (Owned* owned : owned_) {
+        uint64_t id = 0;
+        if (owned->gone || (gpumem_allocation_id_get(owned->ptr, &id) == GPUMEM_OK && id == owned->id)) continue;
+        owned->gone = true;
+        const Block& b = owned->block;
+        told_free(owned->ptr, b, context);
+        uncount(b);
+        gone.emplace_back(owned->ptr, counted(b.requested), b.device);
+      }
     }
+    for (const auto& [ptr, size, device] : gone) report(ptr, -int64_t(size), device);
   }
   c10::DeleterFnPtr raw_deleter() const override {
     return &release;
@@ -206,7 +216,7 @@ class Allocator final : public native::CUDAAllocator {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     void* const ptr = get(n, device, stream);
     // Its end names an address only, and would free what has that by then.
-    if (C10_UNLIKELY(in_an_arena())) (void)gpumem_arena_escape(ptr);
+    if (C10_UNLIKELY(owner_id(ptr, stream) != 0)) (void)gpumem_arena_escape(ptr);
     return ptr;
   }
   void raw_delete(void* ptr) override {
@@ -292,13 +302,12 @@ class Allocator final : public native::CUDAAllocator {
   }
   void* getBaseAllocation(void* ptr, size_t* size) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = blocks_.find(ptr);
-    TORCH_CHECK(found != blocks_.end(), "invalid device pointer: ", ptr);
-    if (found->second.heap == nullptr) {
-      if (size != nullptr) *size = counted(found->second.requested);
+    const Block& block = live_at(ptr);
+    if (block.heap == nullptr) {
+      if (size != nullptr) *size = counted(block.requested);
       return ptr;
     }
-    const auto segment = found->second.heap->segment_of(static_cast<char*>(ptr));
+    const auto segment = block.heap->segment_of(static_cast<char*>(ptr));
     if (size != nullptr) *size = segment->second.size;
     return segment->first;
   }
@@ -643,13 +652,7 @@ class Allocator final : public native::CUDAAllocator {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = blocks_.find(ptr);
       TORCH_CHECK(found != blocks_.end(), "invalid device pointer: ", ptr);
-      if (C10_UNLIKELY(recording_ || watched_)) {
-        const Block& b = found->second;
-        const auto id = b.heap == nullptr ? MempoolId_t{0, 0} : b.heap->id;
-        for (const auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-          told(action, b.device, ptr, b.requested, b.stream, id, context);
-        }
-      }
+      told_free(ptr, found->second, context);
       block = forget(found);
       if (block.heap != nullptr) heap_free(*block.heap, static_cast<char*>(ptr));
       else if (C10_UNLIKELY(routing_)) name(block.stream);
@@ -666,6 +669,14 @@ class Allocator final : public native::CUDAAllocator {
     add(stats.allocated_bytes, n, n);
     add(stats.requested_bytes, n, block.requested);
     blocks_[ptr] = std::move(block);
+  }
+  // The memory of the live tensor at an address.
+  const Block& live_at(void* ptr) {
+    const auto found = blocks_.find(ptr);
+    if (found != blocks_.end()) return found->second;
+    const auto owned = std::find_if(owned_.begin(), owned_.end(), [&](auto* o) { return o->ptr == ptr && !o->gone; });
+    TORCH_CHECK(owned != owned_.end(), "invalid device pointer: ", ptr);
+    return (*owned)->block;
   }
   Block forget(ska::flat_hash_map<void*, Block>::iterator found) {
     Block block = std::move(found->second);
@@ -750,7 +761,7 @@ class Allocator final : public native::CUDAAllocator {
     if (status == GPUMEM_ERROR_OUT_OF_MEMORY) return nullptr;
     ok(status, "a segment of a pool");
     name(stream);
-    // The pool outlives what arena the thread is in now.
+    // The pool outlives what arena the thread is in now, and what capture its stream is in.
     if (heap.kind != Kind::evictable) (void)gpumem_arena_escape(out);
     return static_cast<char*>(out);
   }
@@ -867,6 +878,9 @@ class Allocator final : public native::CUDAAllocator {
       for (const auto& [base, segment] : heap->segments) own.insert(reinterpret_cast<size_t>(base));
     }
     std::map<size_t, const Block*> live;
+    for (const Owned* owned : owned_) {
+      if (!owned->gone && owned->block.device == device) live[reinterpret_cast<size_t>(owned->ptr)] = &owned->block;
+    }
     for (const auto& [ptr, block] : blocks_) {
       if (block.heap == nullptr && block.device == device) live[reinterpret_cast<size_t>(ptr)] = &block;
     }
@@ -975,6 +989,13 @@ class Allocator final : public native::CUDAAllocator {
     trace.push_back(std::move(entry));
     while (trace.size() > entries_) trace.pop_front();
   }
+  void told_free(void* ptr, const Block& b, const Context& context) {
+    if (C10_LIKELY(!recording_ && !watched_)) return;
+    const auto id = b.heap == nullptr ? MempoolId_t{0, 0} : b.heap->id;
+    for (const auto action : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+      told(action, b.device, ptr, b.requested, b.stream, id, context);
+    }
+  }
   void report(void* ptr, int64_t change, DeviceIndex device) {
     const auto* trace = c10::impl::GPUTrace::get_trace();
     if (C10_UNLIKELY(trace != nullptr)) {
@@ -1050,9 +1071,7 @@ Server& server() {
 native::ShareableHandle Allocator::shareIpcHandle(void* ptr) {
   const uint64_t nonce = server().nonce;
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = blocks_.find(ptr);
-  TORCH_CHECK(found != blocks_.end(), "invalid device pointer: ", ptr);
-  Heap* heap = found->second.heap;
+  Heap* heap = live_at(ptr).heap;
   TORCH_CHECK(heap != nullptr && heap->kind == Kind::shared,
               "this CUDA tensor's memory cannot be shared with another process: allocate it in `with gpumem.torch.shared():`, or call "
               "gpumem.torch.enable(ipc=True), which makes all memory shareable");

@@ -216,7 +216,7 @@ impl Hub {
     pub(super) fn new() -> Arc<Hub> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let id = LAST.fetch_add(1, Relaxed) + 1;
-        let (attachments, relief) = (Attachments::default(), ReliefCell::default());
+        let (attachments, relief) = (Attachments::default(), ReliefCell::new());
         Arc::new(Hub { id, state: Mutex::new(State::default()), attachments, relief })
     }
 

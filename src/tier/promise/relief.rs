@@ -21,10 +21,13 @@ pub struct Want {
 pub type Relief = Box<dyn Fn(&Want) -> Result<bool> + Send + Sync>;
 
 /// The relief, once there is one.
-#[derive(Default)]
 pub(super) struct ReliefCell(OnceLock<Relief>);
 
 impl ReliefCell {
+    pub(super) fn new() -> ReliefCell {
+        ReliefCell(OnceLock::new())
+    }
+
     pub(super) fn get(&self) -> Option<&Relief> {
         self.0.get()
     }

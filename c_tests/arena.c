@@ -310,11 +310,24 @@ static void owners_have_a_number_in_arenas_and_captures(void) {
     gpumem_arena a;
     gpumem_capture c = NULL;
     uint64_t id = 77;
-    void *p = must_malloc_async(1000, s), *q = must_malloc_async(1000, NULL);
+    gpumem_malloc_options named;
+    void *p = must_malloc_async(1000, s), *q = must_malloc_async(1000, NULL), *r, *n;
     CHECK(owner_id_of(p, s) == 0 && owner_id_of(q, NULL) == 0);
     a = must_enter("step");
-    CHECK(owner_id_of(p, s) == id_of(p));
-    must_exit(a, NULL, 0);
+    r = must_malloc_async(1000, s);
+    CHECK(owner_id_of(r, s) == id_of(r) && owner_id_of(p, s) == 0);
+    /* In an arena that is not the thread's: named, or resized there. */
+    OK(gpumem_arena_detach(a));
+    GPUMEM_INIT(&named);
+    named.bytes = 1000;
+    named.stream = s;
+    named.arena = a;
+    OK(gpumem_malloc_with(&named, &n));
+    CHECK(owner_id_of(n, s) == id_of(n));
+    OK(gpumem_realloc_async(r, 5000, s, &r));
+    CHECK(owner_id_of(r, s) == id_of(r) && owner_id_of(p, s) == 0);
+    OK(gpumem_arena_abort(a, NULL));
+    CHECK(owner_id_of(p, s) == 0);
     OK(gpumem_capture_begin(s, NULL, &c));
     gpumem_free(p);
     p = must_malloc_async(1000, s);

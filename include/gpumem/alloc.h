@@ -123,12 +123,12 @@ gpumem_status gpumem_allocation_id_get(const void *ptr, uint64_t *out);
 //
 // ptr is the start of a live allocation, s the stream that it was made on. The end of an arena and
 // gpumem_capture_abort free what owners still hold, and by the time that those free it the address
-// may be another owner's. So where the thread has a current arena or the stream is in a capture,
-// out receives the allocation's number (gpumem_allocation_id_get), for gpumem_free_id. Elsewhere
-// it receives 0: only its owner frees the memory, with gpumem_free, which is quicker. An owner
-// that can only free by address calls gpumem_arena_escape where there is a number.
-// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL; where there is a number, those of
-// gpumem_allocation_id_get.
+// may be another owner's. So where the memory is in an arena or the stream in a capture, out
+// receives the allocation's number (gpumem_allocation_id_get), for gpumem_free_id. Elsewhere it
+// receives 0: only its owner frees the memory, with gpumem_free, which is quicker. An owner that
+// can only free by address calls gpumem_arena_escape where there is a number.
+// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL; while there is an arena, or the stream is
+// in a capture, those of gpumem_allocation_id_get.
 gpumem_status gpumem_owner_id_get(const void *ptr, gpumem_stream s, uint64_t *out);
 
 // Gets facts about the live allocation that contains ptr, which may be an interior pointer.

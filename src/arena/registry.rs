@@ -117,6 +117,13 @@ impl Registry {
         thread::current(&self.shared)
     }
 
+    /// Whether there is any arena, open or being ended. May be true for a little longer.
+    #[inline]
+    pub fn has_any(&self) -> bool {
+        // Each arena has a reference.
+        Arc::strong_count(&self.shared) > 1
+    }
+
     /// How many arenas are open.
     pub fn open_count(&self) -> usize {
         lock(&self.shared.open).len()

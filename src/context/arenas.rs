@@ -131,12 +131,23 @@ impl Context {
 
     /// The id by which an owner must free `ptr`, which was just allocated on `stream`: the end of
     /// an arena or the abort of a capture may come before. 0 where neither can.
-    #[inline]
     pub fn owner_id(&self, ptr: u64, stream: StreamHandle) -> Result<u64> {
-        match self.arena_current().is_some() || self.may_be_in_a_capture(stream.canonical()) {
+        // The thread's arena, one that the request has named, or the one that it was in before it
+        // was resized.
+        let in_an_arena = || match self.may_have_arenas() {
+            true => Ok(self.owner(ptr, "owner_id")?.scope_containing(ptr)?.is_some()),
+            false => Ok(false),
+        };
+        match self.may_be_in_a_capture(stream.canonical()) || in_an_arena()? {
             true => self.info(ptr).map(|i| i.id),
             false => Ok(0),
         }
+    }
+
+    /// Whether there may be an arena. One load.
+    #[inline]
+    pub fn may_have_arenas(&self) -> bool {
+        self.arenas.has_any()
     }
 
     fn may_be_in_a_capture(&self, stream: StreamHandle) -> bool {

@@ -184,18 +184,18 @@ pub unsafe extern "C" fn gpumem_allocation_id_get(ptr: *const c_void, out: *mut 
 ///
 /// ptr is the start of a live allocation, s the stream that it was made on. The end of an arena and
 /// gpumem_capture_abort free what owners still hold, and by the time that those free it the address
-/// may be another owner's. So where the thread has a current arena or the stream is in a capture,
-/// out receives the allocation's number (gpumem_allocation_id_get), for gpumem_free_id. Elsewhere
-/// it receives 0: only its owner frees the memory, with gpumem_free, which is quicker. An owner
-/// that can only free by address calls gpumem_arena_escape where there is a number.
-/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL; where there is a number, those of
-/// gpumem_allocation_id_get.
+/// may be another owner's. So where the memory is in an arena or the stream in a capture, out
+/// receives the allocation's number (gpumem_allocation_id_get), for gpumem_free_id. Elsewhere it
+/// receives 0: only its owner frees the memory, with gpumem_free, which is quicker. An owner that
+/// can only free by address calls gpumem_arena_escape where there is a number.
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL; while there is an arena, or the stream is
+/// in a capture, those of gpumem_allocation_id_get.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_owner_id_get(ptr: *const c_void, s: gpumem_stream, out: *mut u64) -> gpumem_status {
     // C++'s buffers and PyTorch's tensors ask whenever they allocate.
     let hit = || {
-        let arena = || Context::started().is_none_or(|ctx| ctx.arena_current().is_some());
-        if ptr.is_null() || out.is_null() || capture_arena::any() || arena() {
+        let arenas = || Context::started().is_none_or(Context::may_have_arenas);
+        if ptr.is_null() || out.is_null() || capture_arena::any() || arenas() {
             return false;
         }
         // SAFETY: not null, so a writable uint64_t by the contract.

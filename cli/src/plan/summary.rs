@@ -131,6 +131,14 @@ impl Report {
                 }
                 _ => format!("no layout fits {capacity}: proved{best}"),
             }),
+            // Without a division among the arenas, nothing is laid out.
+            LayoutStatus::OutOfTime if self.best_size.is_none() => {
+                let capacity = if self.capacity.is_some() { ", or give more capacity" } else { "" };
+                Some(format!(
+                    "some buffer with an offset found no arena that is free there; name an arena for it in the \
+                     column arena, or change its offset{capacity}"
+                ))
+            }
             LayoutStatus::OutOfTime => Some(format!(
                 "no layout within {capacity} was found{best}; give more time with --time-limit, or more capacity"
             )),

@@ -284,6 +284,17 @@ fn the_reason_names_what_does_not_fit() {
     );
 }
 
+/// More time or capacity does not help where fixed buffers of no arena clash in all of them.
+#[test]
+fn offsets_that_clash_in_every_arena_are_told() {
+    let dir = tempdir().unwrap();
+    let out = plan(&dir, "id,lower,upper,size,offset,arena\na,0,2,9,0,0\nb,0,2,9,0,1\nc,0,2,9,0,\n", &[]);
+    assert_eq!(out.status.code(), Some(1), "{}", stdout(&out));
+    let why = stderr(&out);
+    assert!(why.contains("with an offset found no arena that is free there"), "{why}");
+    assert!(!why.contains("time") && !why.contains("capacity"), "{why}");
+}
+
 /// Of many arenas the table shows those in use, and sums the rest up.
 #[test]
 fn the_table_shows_arenas_in_use() {

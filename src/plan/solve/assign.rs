@@ -68,22 +68,31 @@ fn first_with_room(task: &Task<'_>, order: &[u32], budget: &mut Budget<'_>) -> O
     for &k in order {
         let buffer = task.buffer(k);
         let fixed = matches!(buffer.place, Place::Fixed(_));
-        let in_time = clock.take(1) || fixed;
-        let place = |fit: &FirstFit<'_>| match buffer.place {
-            Place::Fixed(at) => fit.is_free(k, at).then_some(at),
-            _ if !in_time => None,
-            _ => Some(fit.offset_for(k, Fit::First).0),
+        // Every arena looked at counts: there may be thousands.
+        let place = |arena: usize, fits: &[FirstFit<'_>], clock: &mut Budget<'_>| {
+            let in_time = clock.take(1 + fits[arena].len() as u64 / 1024);
+            match buffer.place {
+                Place::Fixed(at) => fits[arena].is_free(k, at).then_some(at),
+                _ => in_time.then(|| fits[arena].offset_for(k, Fit::First).0),
+            }
         };
         let room = |arena: usize, at: u64| arenas[arena].capacity.is_none_or(|c| at + buffer.extent() <= c);
-        let found = match buffer.arena {
-            Some(arena) => Some(arena as usize),
-            None => (0..arenas.len()).find(|&a| place(&fits[a]).is_some_and(|at| room(a, at))),
+        let mut with_room = || {
+            (0..arenas.len()).find_map(|a| Some((a, place(a, &fits, &mut clock).filter(|&at| room(a, at))?)))
         };
-        let home = found.unwrap_or(if in_time { last } else { roomy });
+        let (home, at) = match buffer.arena {
+            Some(arena) => (arena as usize, place(arena as usize, &fits, &mut clock)),
+            None => match with_room() {
+                Some((home, at)) => (home, Some(at)),
+                None => {
+                    let home = if clock.interrupted() && !fixed { roomy } else { last };
+                    (home, place(home, &fits, &mut clock))
+                }
+            },
+        };
         assigned.homes[k as usize] = home as u32;
-        match place(&fits[home]) {
+        match at {
             Some(at) => {
-                clock.take(fits[home].len() as u64 / 1024);
                 fits[home].put(k, at);
                 assigned.offsets[k as usize] = Some(at);
             }
@@ -95,4 +104,28 @@ fn first_with_room(task: &Task<'_>, order: &[u32], budget: &mut Budget<'_>) -> O
         budget.join(0, true);
     }
     Some(assigned)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::budget::tests::over_after;
+    use super::*;
+    use crate::plan::problem::{Arena, Buffer};
+
+    /// Few buffers may have very many arenas to look at.
+    #[test]
+    fn the_end_of_time_ends_the_look_for_an_arena() {
+        let mut problem = Problem::new();
+        problem.set_capacity(Some(9));
+        (0..200).for_each(|_| _ = problem.add_arena(Arena { capacity: Some(9), ..Arena::default() }));
+        problem.add_arena(Arena::default());
+        (0..1_000).for_each(|k| _ = problem.add(Buffer::new(10, k, k + 2)).unwrap());
+        let ids: Vec<u32> = (0..1_000).collect();
+        let task = Task::new(&problem, &ids);
+        let mut budget = Budget::new(u64::MAX, None, None);
+        let (_, assigned) = over_after(0, || first_with_room(&task, &task.order, &mut budget).unwrap());
+        let placed = assigned.offsets.iter().flatten().count() as u64;
+        assert!(budget.interrupted() && placed * 200 <= FIRST_STEPS, "{placed} placed without time");
+    }
 }

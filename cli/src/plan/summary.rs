@@ -132,12 +132,15 @@ impl Report {
                 _ => format!("no layout fits {capacity}: proved{best}"),
             }),
             // Without a division among the arenas, nothing is laid out.
-            LayoutStatus::OutOfTime if self.best_size.is_none() => {
+            LayoutStatus::OutOfTime if self.best_size.is_none() && !self.interrupted => {
                 let capacity = if self.capacity.is_some() { ", or give more capacity" } else { "" };
                 Some(format!(
                     "some buffer with an offset found no arena that is free there; name an arena for it in the \
                      column arena, or change its offset{capacity}"
                 ))
+            }
+            LayoutStatus::OutOfTime if self.capacity.is_none() => {
+                Some("no layout was found in this time; give more with --time-limit".into())
             }
             LayoutStatus::OutOfTime => Some(format!(
                 "no layout within {capacity} was found{best}; give more time with --time-limit, or more capacity"

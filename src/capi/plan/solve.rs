@@ -313,7 +313,7 @@ fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
         LayoutStatus::Optimal | LayoutStatus::Feasible => return None,
         LayoutStatus::Infeasible => ("this is proved", "raise the capacity"),
         // Without a division among the arenas, nothing is laid out.
-        LayoutStatus::OutOfTime if layout.size == 0 => (
+        LayoutStatus::OutOfTime if layout.size == 0 && !layout.interrupted => (
             "some fixed buffer found no arena that is free at its offset",
             "bind fixed buffers to arenas, or move them",
         ),

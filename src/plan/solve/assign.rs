@@ -77,9 +77,8 @@ fn first_with_room(task: &Task<'_>, order: &[u32], budget: &mut Budget<'_>) -> O
             }
         };
         let room = |arena: usize, at: u64| arenas[arena].capacity.is_none_or(|c| at + buffer.extent() <= c);
-        let mut with_room = || {
-            (0..arenas.len()).find_map(|a| Some((a, place(a, &fits, &mut clock).filter(|&at| room(a, at))?)))
-        };
+        let mut with_room =
+            || (0..arenas.len()).find_map(|a| Some((a, place(a, &fits, &mut clock).filter(|&at| room(a, at))?)));
         let (home, at) = match buffer.arena {
             Some(arena) => (arena as usize, place(arena as usize, &fits, &mut clock)),
             None => match with_room() {

@@ -116,6 +116,17 @@ fn what_is_fixed_finds_an_arena_beside_what_is_bound() {
     }
 }
 
+/// A buffer that no arena is large enough for is a proof, without any search.
+#[test]
+fn a_buffer_larger_than_every_arena_is_refused() {
+    let fixed = Buffer { place: Place::Fixed(6), ..Buffer::new(5, 0, 2) };
+    for buffer in [Buffer::new(11, 0, 2), fixed] {
+        let layout = solved(&with_arenas(&[10, 10], [buffer.clone()].into_iter()));
+        assert_eq!((layout.status, layout.size), (LayoutStatus::Infeasible, 0));
+        assert!(fits(&solved(&with_arenas(&[10, 11], [buffer].into_iter()))));
+    }
+}
+
 /// An arena that cannot reach its bound leaves steps to those after it, of which one needs them.
 #[test]
 fn each_arena_has_its_share_of_the_steps() {

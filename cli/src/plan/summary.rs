@@ -5,7 +5,7 @@ use super::peak::Peak;
 use crate::report::Table;
 use crate::source::quote;
 use gpumem::base::size;
-use gpumem::plan::{Layout, LayoutStatus, Place};
+use gpumem::plan::{Buffer, Layout, LayoutStatus, Place};
 use indicatif::HumanCount;
 use serde::Serialize;
 use std::io;
@@ -106,8 +106,10 @@ impl Report {
         let each = if self.arenas.is_empty() { "" } else { " for each arena" };
         let capacity =
             self.capacity.map_or("no capacity".to_string(), |c| format!("the capacity of {}{each}", bytes(c)));
-        let best =
-            self.best_size.map_or(String::new(), |best| format!("; the smallest layout found has {}", bytes(best)));
+        let in_all = if self.arenas.is_empty() { "" } else { " in all" };
+        let best = self
+            .best_size
+            .map_or(String::new(), |best| format!("; the smallest layout found has {}{in_all}", bytes(best)));
         let at_step = || {
             let (step, buffers, needed) = (self.critical_step, self.critical_buffers, bytes(self.critical_bytes));
             format!("nothing fits (at step {step}, {buffers} buffers need {needed})")
@@ -120,7 +122,7 @@ impl Report {
             _ if each.is_empty() && below(self.critical_bytes) => {
                 Some(format!("{capacity} is below the lower bound of {bound}: {}", at_step()))
             }
-            _ if self.fixed_above(input).is_some() => self.fixed_above(input),
+            _ if self.one_above(input).is_some() => self.one_above(input),
             LayoutStatus::Infeasible => Some(match (arena, self.capacity) {
                 (Some(i), _) => {
                     let least = self.arenas.get(i).map_or(0, |a| a.lower_bound);
@@ -148,20 +150,23 @@ impl Report {
         }
     }
 
-    /// What is wrong if a buffer at a fixed offset ends above the capacity.
-    fn fixed_above(&self, input: &Input) -> Option<String> {
+    /// What is wrong if a buffer alone is above the capacity, by its offset or by its size.
+    fn one_above(&self, input: &Input) -> Option<String> {
         let (capacity, problem) = (self.capacity?, &input.problem);
-        let (i, buffer, at) = problem.buffers().iter().enumerate().find_map(|(i, b)| match b.place {
-            Place::Fixed(at) if b.occupies() && !problem.left_out().contains(b.kind) && at + b.extent() > capacity => {
-                Some((i, b, at))
-            }
+        let offset = |b: &Buffer| match b.place {
+            Place::Fixed(at) => Some(at),
             _ => None,
-        })?;
+        };
+        let is_above = |b: &Buffer| {
+            b.occupies() && !problem.left_out().contains(b.kind) && offset(b).unwrap_or(0) + b.extent() > capacity
+        };
+        let (i, buffer) = problem.buffers().iter().enumerate().find(|(_, b)| is_above(b))?;
         let (name, line) = (quote(buffer.name.as_deref().unwrap_or_default().as_bytes()), input.line(i));
-        let (end, capacity) = (bytes(at + buffer.extent()), bytes(capacity));
-        Some(format!(
-            "the buffer {name} (line {line}) is fixed at offset {at} and ends at {end}, above the capacity of {capacity}"
-        ))
+        let takes = match offset(buffer) {
+            Some(at) => format!("is fixed at offset {at} and ends at {}", bytes(at + buffer.extent())),
+            None => format!("takes {}", bytes(buffer.extent())),
+        };
+        Some(format!("the buffer {name} (line {line}) {takes}, above the capacity of {}", bytes(capacity)))
     }
 
     /// A table, on stderr when stdout is `taken` by something else.

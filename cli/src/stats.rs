@@ -99,8 +99,7 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
         t.row("command", words.join(" "));
     }
     t.row("time", format!("{:.3} s", n("nanoseconds") as f64 / 1e9));
-    // A recording that was not ended has not said all that it lost.
-    let lost = match (recording.complete, recording.lost) {
+    let lost = match (view::is_whole(recording), recording.lost) {
         (true, _) => format!("{} lost", count("lost")),
         (false, 0) => "not known how many lost".into(),
         (false, _) => format!("at least {} lost", count("lost")),

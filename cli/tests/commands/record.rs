@@ -273,11 +273,19 @@ fn output_that_cannot_be_written() {
     let dir = tempdir().unwrap();
     let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(20).as_bytes()), &[]);
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    for words in ["view --out page.html", "stats", "record convert --to rmm-csv", "view --port 0"] {
+    for words in [
+        "view --out page.html",
+        "stats",
+        "stats --json",
+        "stats --prometheus",
+        "replay --backend host --json",
+        "record convert --to rmm-csv",
+        "view --port 0",
+    ] {
         let mut command = gpumem();
         command.args(words.split(' ')).arg(&recording).current_dir(dir.path());
         let out = run(command.stdout(full()));
-        refused(&out, &["gpumem: ", "No space left on device"]);
+        refused(&out, &["gpumem: standard output: cannot write: No space left on device"]);
         // Neither can the reason.
         assert_eq!(command.stderr(full()).status().unwrap().code(), Some(2), "{words}");
     }

@@ -272,6 +272,22 @@ static void buffers_go_to_their_arenas(void) {
     OK(gpumem_plan_destroy(plan));
 }
 
+/* More time or capacity does not help where a fixed buffer of no arena is in others' way in all. */
+static void what_is_fixed_and_finds_no_arena_is_told(void) {
+    gpumem_plan plan = must_plan();
+    gpumem_plan_buffer_options b = described(100, 0, 1);
+    uint32_t second = 0;
+    OK(gpumem_plan_arena_add(plan, 0, NULL, &second));
+    b.place = GPUMEM_PLAN_FIXED;
+    must_add(plan, b);
+    must_add(plan, b);
+    solved(plan);
+    must_add(plan, b);
+    CHECK_STATUS(GPUMEM_ERROR_OUT_OF_MEMORY, gpumem_plan_solve(plan, NULL));
+    CHECK(error_says("found no arena that is free at its offset") && error_says("bind fixed buffers to arenas"));
+    OK(gpumem_plan_destroy(plan));
+}
+
 static void a_capacity_that_is_too_small_is_told(void) {
     gpumem_plan plan = must_plan();
     gpumem_plan_stats summary;
@@ -423,6 +439,7 @@ int main(void) {
     RUN(kinds_can_be_left_out);
     RUN(what_occupies_nothing_gets_an_aligned_offset);
     RUN(buffers_go_to_their_arenas);
+    RUN(what_is_fixed_and_finds_no_arena_is_told);
     RUN(a_capacity_that_is_too_small_is_told);
     RUN(another_size_needs_another_layout);
     RUN(layouts_of_ones_own_are_verified);

@@ -269,7 +269,7 @@ fn print(r: &Report) -> io::Result<()> {
     for p in &r.problems {
         t.row(format!("- {p}"), "");
     }
-    t.print(&mut io::stdout().lock())
+    t.print_beside(false)
 }
 
 impl DeviceReport {

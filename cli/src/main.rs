@@ -81,8 +81,9 @@ enum Command {
     /// layout, except with --time-limit or after Ctrl-C (SIGTERM), which takes the best layout so
     /// far.
     ///
-    /// Exit code: 0 there is a layout; 1 none was found within --capacity; 2 bad usage, bad input,
-    /// or a result that could not be written, for example to a full disk or a closed pipe.
+    /// Exit code: 0 there is a layout; 1 none was found, within --capacity or with an arena for
+    /// each offset that the file gives; 2 bad usage, bad input, or a result that could not be
+    /// written, for example to a full disk or a closed pipe.
     Plan(plan::Args),
     /// Runs any CUDA program on gpumem, unchanged.
     ///

@@ -5,7 +5,7 @@ use gpumem::driver::process;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, StdoutLock, Write};
 use std::time::Duration;
 
 /// Says a line on stderr. File names in it may contain control characters.
@@ -13,14 +13,38 @@ pub fn say(text: impl Display) {
     process::say(one_line(&text.to_string()));
 }
 
+/// Standard output, named in errors.
+pub struct Stdout(StdoutLock<'static>);
+
+impl Stdout {
+    /// Standard output for this thread alone.
+    pub fn lock() -> Stdout {
+        Stdout(io::stdout().lock())
+    }
+
+    fn named(e: io::Error) -> io::Error {
+        io::Error::new(e.kind(), format!("standard output: cannot write: {e}"))
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(Stdout::named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(Stdout::named)
+    }
+}
+
 /// Prints a line to stdout.
 pub fn line(text: impl Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{text}")
+    writeln!(Stdout::lock(), "{text}")
 }
 
 /// Prints one object and a newline to stdout.
 pub fn json(report: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = Stdout::lock();
     serde_json::to_writer_pretty(&mut out, report)?;
     writeln!(out)
 }
@@ -68,7 +92,7 @@ impl Table {
 pub fn beside(taken: bool) -> Box<dyn Write> {
     match taken {
         true => Box::new(io::stderr().lock()),
-        false => Box::new(io::stdout().lock()),
+        false => Box::new(Stdout::lock()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `gpumem stats`: a recording or a snapshot in a few lines, as JSON, or as Prometheus reads it.
 
-use crate::report::{self, Table};
+use crate::report::{self, Stdout, Table};
 use crate::view::{self, Seen};
 use gpumem::base::size::human;
 use gpumem::observe::{History, Recording};
@@ -34,12 +34,12 @@ pub fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     if args.json {
         report::json(&numbers)?;
     } else if args.prometheus {
-        prometheus(&numbers, &mut io::stdout().lock())?;
+        prometheus(&numbers, &mut Stdout::lock())?;
     } else {
         match &seen {
             Seen::Recording(recording, history) => people(recording, history, &numbers)?,
             Seen::Snapshot(snapshot) => {
-                let mut out = io::stdout().lock();
+                let mut out = Stdout::lock();
                 for sentence in snapshot.get("report").and_then(Value::as_array).into_iter().flatten() {
                     writeln!(out, "{}", report::one_line(sentence.as_str().unwrap_or_default()))?;
                 }
@@ -99,8 +99,7 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
         t.row("command", words.join(" "));
     }
     t.row("time", format!("{:.3} s", n("nanoseconds") as f64 / 1e9));
-    // A recording that was not ended has not said all that it lost.
-    let lost = match (recording.complete, recording.lost) {
+    let lost = match (view::is_whole(recording), recording.lost) {
         (true, _) => format!("{} lost", count("lost")),
         (false, 0) => "not known how many lost".into(),
         (false, _) => format!("at least {} lost", count("lost")),
@@ -141,7 +140,7 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
             t.row("", format!("    from {frame}"));
         }
     }
-    t.print(&mut io::stdout().lock())
+    t.print(&mut Stdout::lock())
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ class View {
       add("growths", "growths", t.growths, count(t.growths));
       add("stitches", "stitches", t.stitches, count(t.stitches));
       add("driver", "driver calls", t.driver_calls, `${count(t.driver_calls)} in ${moment(t.driver_nanoseconds)}`);
-      add("lost", "events lost", t.lost, count(t.lost));
+      add("lost", "events lost", t.lost ?? "", t.lost === null ? "not known" : count(t.lost));
     } else {
       for (const d of this.meta.devices) {
         const s = d.stats, of = this.meta.devices.length > 1 ? ` of device ${d.device}` : "";

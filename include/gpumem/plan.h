@@ -481,13 +481,14 @@ typedef struct gpumem_plan_stats {
 // opts may be NULL, which leaves every setting at its default; it is read and not kept. Other
 // calls on the plan wait, except for gpumem_plan_cancel, which ends this one early with the best
 // layout so far, and gpumem_plan_destroy.
-// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has
-// the capacity, the lower bound and the smallest size found. gpumem_plan_stats_get has them too,
-// and says whether it is proved that no layout fits. This replaces the result of an earlier solve,
-// and there are no offsets. GPUMEM_ERROR_INVALID when a value is read before it is written, the
-// graph contradicts itself, fixed buffers conflict with each other or an obstacle or are off the
-// unit, sizes add up to more than 2^62 bytes, an option is not allowed, or the plan was destroyed
-// meanwhile. The plan is then as it was.
+// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout was found, within the capacities or with an
+// arena for each fixed buffer that is bound to none; the text has the capacity, the lower bound
+// and the smallest size found. gpumem_plan_stats_get has them too, and says whether it is proved
+// that no layout fits. This replaces the result of an earlier solve, and there are no offsets.
+// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself,
+// fixed buffers conflict with each other or an obstacle or are off the unit, sizes add up to more
+// than 2^62 bytes, an option is not allowed, or the plan was destroyed meanwhile. The plan is then
+// as it was.
 gpumem_status gpumem_plan_solve(gpumem_plan plan, const struct gpumem_plan_solve_options *opts);
 
 // Ends a solve in progress on another thread soon, with the best layout so far.

@@ -75,13 +75,14 @@ pub struct History {
 impl History {
     /// Follows a recording.
     pub fn of(recording: &Recording) -> History {
-        let first = Follower::through(recording, HashSet::new());
-        // What was lost may be the free of what existed long before.
-        match first.listed_late.is_empty() || recording.lost > 0 {
-            true => first.history,
-            // Once more without them, as they counted from the begin on.
-            false => Follower::through(recording, first.listed_late).history,
+        let Follower { history, listed_late, .. } = Follower::through(recording, HashSet::new());
+        // What is missing may be the free of what existed long before.
+        if listed_late.is_empty() || recording.lost > 0 || recording.damaged > 0 {
+            return history;
         }
+        drop(history);
+        // Once more without them, as they counted from the begin on.
+        Follower::through(recording, listed_late).history
     }
 
     /// The indices of the allocations live at `time`.
@@ -308,5 +309,21 @@ mod tests {
         let h = history(&[existing(10, 8), malloc(3, 10, 90), free(4, 10), malloc(5, 10, 8)]);
         assert_eq!(lives(&h), [(10, 90, 3, false), (10, 8, 5, false)]);
         assert_eq!((h.live, h.peak, h.unknown_frees), (8, 90, 0));
+    }
+    /// The free of what existed may be in what is missing.
+    #[test]
+    fn what_was_there_before_has_lived_where_events_are_missing() {
+        let existing = Event { address: 10, bytes: 8, ..Event::new(Kind::Existing, 0) };
+        let events: Vec<_> =
+            [existing, malloc(9, 10, 1)].into_iter().map(|event| Happened { event, thread: 1 }).collect();
+        let lives = |lost, damaged| {
+            let recording = Recording { events: events.clone(), lost, damaged, ..Recording::default() };
+            let h = History::of(&recording);
+            h.lives.iter().map(|l| (l.bytes, l.from, l.to)).collect::<Vec<_>>()
+        };
+        assert_eq!(lives(0, 0), [(1, 9, NEVER)]);
+        for (lost, damaged) in [(1, 0), (0, 1)] {
+            assert_eq!(lives(lost, damaged), [(8, 0, 9), (1, 9, NEVER)], "{lost} lost, {damaged} damaged");
+        }
     }
 }

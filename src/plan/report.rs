@@ -139,7 +139,7 @@ pub fn report(problem: &Problem, layout: &Layout) -> String {
         }
     }
     if matches!(layout.status, LayoutStatus::Infeasible | LayoutStatus::OutOfTime) {
-        line(out, format_args!("# no layout within the capacity; arena_size is that of the smallest found without it"));
+        line(out, format_args!("# no layout; arena_size is that of the smallest found without a capacity, if any"));
     }
     line(out, format_args!("# offset\tsize\tid\tname\tlive{}", if several { "\tarena" } else { "" }));
     for (arena, offset, id, b) in rows {

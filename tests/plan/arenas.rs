@@ -5,7 +5,7 @@
 
 use crate::plan_support;
 
-use gpumem::plan::{solve, verify, Arena, Buffer, Effort, Layout, LayoutStatus, Problem, SolveOptions};
+use gpumem::plan::{solve, verify, Arena, Buffer, Effort, Layout, LayoutStatus, Place, Problem, SolveOptions};
 use plan_support::generate::Rng;
 use plan_support::{csv, MIB};
 
@@ -97,6 +97,34 @@ fn a_division_is_found_where_there_is_one() {
         (found, none) = if expected { (found + 1, none) } else { (found, none + 1) };
     }
     assert!(found > 50 && none > 50, "{found} {none}");
+}
+
+/// What is fixed and bound to no arena must not wait until bound buffers have filled all of them;
+/// nor may it take the room of one where another arena has room for both.
+#[test]
+fn what_is_fixed_finds_an_arena_beside_what_is_bound() {
+    let bound = |arena: u32| Buffer { arena: Some(arena), ..Buffer::new(10, 0, 2) };
+    let fixed = Buffer { place: Place::Fixed(0), ..Buffer::new(5, 0, 2) };
+    let mut free = Problem::new();
+    free.add_arena(Arena::default());
+    [bound(0), bound(1), fixed.clone()].into_iter().for_each(|b| _ = free.add(b).unwrap());
+    let tight = with_arenas(&[10, 10], [bound(0), fixed].into_iter());
+    for (problem, size) in [(free, 25), (tight, 15)] {
+        let layout = solved(&problem);
+        assert!(fits(&layout), "{}: {problem:?}", layout.status.name());
+        assert_eq!(layout.size, size, "{problem:?}");
+    }
+}
+
+/// A buffer that no arena is large enough for is a proof, without any search.
+#[test]
+fn a_buffer_larger_than_every_arena_is_refused() {
+    let fixed = Buffer { place: Place::Fixed(6), ..Buffer::new(5, 0, 2) };
+    for buffer in [Buffer::new(11, 0, 2), fixed] {
+        let layout = solved(&with_arenas(&[10, 10], [buffer.clone()].into_iter()));
+        assert_eq!((layout.status, layout.size), (LayoutStatus::Infeasible, 0));
+        assert!(fits(&solved(&with_arenas(&[10, 11], [buffer].into_iter()))));
+    }
 }
 
 /// An arena that cannot reach its bound leaves steps to those after it, of which one needs them.

@@ -562,6 +562,29 @@ fn a_capacity_does_not_end_the_search() {
     }
 }
 
+/// Whatever a search without a capacity makes is found where it is the capacity, too.
+#[test]
+fn what_is_found_without_a_capacity_is_found_within_it() {
+    for seed in 0..60 {
+        let rng = &mut Rng::new(seed);
+        let mut problem = Problem::new();
+        let count = rng.between(8, 90);
+        for k in 0..count {
+            let lower = rng.below(count);
+            let mut buffer = Buffer::new(rng.between(1, 1_000), lower, lower + rng.between(1, count / 3 + 2));
+            match seed % 2 {
+                0 => buffer.alignment = 1 << rng.below(8),
+                // Apart from one another.
+                _ if k % 9 == 0 => buffer.place = Place::Fixed(1_000 * (k / 9)),
+                _ => {}
+            }
+            problem.add(buffer).unwrap();
+        }
+        let size = laid_out(seed, &problem).size;
+        laid_out(seed, &with_capacity(&problem, size));
+    }
+}
+
 /// Buffers that fit `within` bytes only after a search, and whose bound no search reaches: at their
 /// fullest step, what lies below the fixed byte would have to fill its place exactly. They are live
 /// at steps below 140.

@@ -5,7 +5,7 @@ use super::peak::Peak;
 use crate::report::Table;
 use crate::source::quote;
 use gpumem::base::size;
-use gpumem::plan::{Layout, LayoutStatus, Place};
+use gpumem::plan::{Buffer, Layout, LayoutStatus, Place};
 use indicatif::HumanCount;
 use serde::Serialize;
 use std::io;
@@ -106,8 +106,10 @@ impl Report {
         let each = if self.arenas.is_empty() { "" } else { " for each arena" };
         let capacity =
             self.capacity.map_or("no capacity".to_string(), |c| format!("the capacity of {}{each}", bytes(c)));
-        let best =
-            self.best_size.map_or(String::new(), |best| format!("; the smallest layout found has {}", bytes(best)));
+        let in_all = if self.arenas.is_empty() { "" } else { " in all" };
+        let best = self
+            .best_size
+            .map_or(String::new(), |best| format!("; the smallest layout found has {}{in_all}", bytes(best)));
         let at_step = || {
             let (step, buffers, needed) = (self.critical_step, self.critical_buffers, bytes(self.critical_bytes));
             format!("nothing fits (at step {step}, {buffers} buffers need {needed})")
@@ -120,7 +122,7 @@ impl Report {
             _ if each.is_empty() && below(self.critical_bytes) => {
                 Some(format!("{capacity} is below the lower bound of {bound}: {}", at_step()))
             }
-            _ if self.fixed_above(input).is_some() => self.fixed_above(input),
+            _ if self.one_above(input).is_some() => self.one_above(input),
             LayoutStatus::Infeasible => Some(match (arena, self.capacity) {
                 (Some(i), _) => {
                     let least = self.arenas.get(i).map_or(0, |a| a.lower_bound);
@@ -131,26 +133,40 @@ impl Report {
                 }
                 _ => format!("no layout fits {capacity}: proved{best}"),
             }),
+            // Without a division among the arenas, nothing is laid out.
+            LayoutStatus::OutOfTime if self.best_size.is_none() && !self.interrupted => {
+                let capacity = if self.capacity.is_some() { ", or give more capacity" } else { "" };
+                Some(format!(
+                    "some buffer with an offset found no arena that is free there; name an arena for it in the \
+                     column arena, or change its offset{capacity}"
+                ))
+            }
+            LayoutStatus::OutOfTime if self.capacity.is_none() => {
+                Some("no layout was found in this time; give more with --time-limit".into())
+            }
             LayoutStatus::OutOfTime => Some(format!(
                 "no layout within {capacity} was found{best}; give more time with --time-limit, or more capacity"
             )),
         }
     }
 
-    /// What is wrong if a buffer at a fixed offset ends above the capacity.
-    fn fixed_above(&self, input: &Input) -> Option<String> {
+    /// What is wrong if a buffer alone is above the capacity, by its offset or by its size.
+    fn one_above(&self, input: &Input) -> Option<String> {
         let (capacity, problem) = (self.capacity?, &input.problem);
-        let (i, buffer, at) = problem.buffers().iter().enumerate().find_map(|(i, b)| match b.place {
-            Place::Fixed(at) if b.occupies() && !problem.left_out().contains(b.kind) && at + b.extent() > capacity => {
-                Some((i, b, at))
-            }
+        let offset = |b: &Buffer| match b.place {
+            Place::Fixed(at) => Some(at),
             _ => None,
-        })?;
+        };
+        let is_above = |b: &Buffer| {
+            b.occupies() && !problem.left_out().contains(b.kind) && offset(b).unwrap_or(0) + b.extent() > capacity
+        };
+        let (i, buffer) = problem.buffers().iter().enumerate().find(|(_, b)| is_above(b))?;
         let (name, line) = (quote(buffer.name.as_deref().unwrap_or_default().as_bytes()), input.line(i));
-        let (end, capacity) = (bytes(at + buffer.extent()), bytes(capacity));
-        Some(format!(
-            "the buffer {name} (line {line}) is fixed at offset {at} and ends at {end}, above the capacity of {capacity}"
-        ))
+        let takes = match offset(buffer) {
+            Some(at) => format!("is fixed at offset {at} and ends at {}", bytes(at + buffer.extent())),
+            None => format!("takes {}", bytes(buffer.extent())),
+        };
+        Some(format!("the buffer {name} (line {line}) {takes}, above the capacity of {}", bytes(capacity)))
     }
 
     /// A table, on stderr when stdout is `taken` by something else.

@@ -190,6 +190,11 @@ fn short(frame: &str) -> String {
     }
 }
 
+/// Whether a recording says of all its events what became of them.
+pub fn is_whole(recording: &Recording) -> bool {
+    recording.complete && recording.damaged == 0
+}
+
 /// The most important numbers; `gpumem stats --json` has the same.
 pub fn totals(recording: &Recording, history: &History) -> Value {
     let mapped = crate::record::mapped_points(recording);
@@ -203,7 +208,8 @@ pub fn totals(recording: &Recording, history: &History) -> Value {
         "operations": history.changes.len(),
         "failures": history.failures,
         "unknown_frees": history.unknown_frees,
-        "lost": recording.lost,
+        // What was not ended, or has damaged blocks, does not say all that is missing.
+        "lost": (recording.lost > 0 || is_whole(recording)).then_some(recording.lost),
         "complete": recording.complete,
         "peak_live_bytes": history.peak,
         "peak_at_ns": history.peak_at,

@@ -4,7 +4,7 @@ mod data;
 mod page;
 mod serve;
 
-pub use data::totals;
+pub use data::{is_whole, totals};
 
 use crate::output::Target;
 use crate::record;

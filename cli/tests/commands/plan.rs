@@ -275,6 +275,12 @@ fn the_reason_names_what_does_not_fit() {
         let text = reason(&csv);
         assert!(text.contains("buffer b (line 4) is fixed at offset 30 and ends at 40 bytes"), "{text}");
     }
+    for arena in ["", "0", "1"] {
+        let text = reason(&format!("id,lower,upper,size,arena\na,0,2,10,1\nb,0,2,33,{arena}\n"));
+        assert!(text.contains("buffer b (line 3) takes 33 bytes, above the capacity of 32 bytes"), "{text}");
+    }
+    let text = reason("id,lower,upper,size,arena\na,0,2,17,\nb,0,2,17,\nc,0,2,17,1\nd,0,2,4,\n");
+    assert!(text.contains("the smallest layout found has 55 bytes in all"), "{text}");
     let text = reason("id,lower,upper,size,arena\na,0,2,30,0\nb,0,2,20,3\nc,0,2,20,3\n");
     assert!(text.contains("below what arena 3 needs for its buffers, 40 bytes"), "{text}");
     let text = reason("id,lower,upper,size,arena\na,0,2,30,0\nb,0,2,20,1\nc,0,2,20,\n");
@@ -282,6 +288,17 @@ fn the_reason_names_what_does_not_fit() {
         text.contains("less in all than the lower bound of 70 bytes: nothing fits (at step 0, 3 buffers"),
         "{text}"
     );
+}
+
+/// More time or capacity does not help where fixed buffers of no arena clash in all of them.
+#[test]
+fn offsets_that_clash_in_every_arena_are_told() {
+    let dir = tempdir().unwrap();
+    let out = plan(&dir, "id,lower,upper,size,offset,arena\na,0,2,9,0,0\nb,0,2,9,0,1\nc,0,2,9,0,\n", &[]);
+    assert_eq!(out.status.code(), Some(1), "{}", stdout(&out));
+    let why = stderr(&out);
+    assert!(why.contains("with an offset found no arena that is free there"), "{why}");
+    assert!(!why.contains("time") && !why.contains("capacity"), "{why}");
 }
 
 /// Of many arenas the table shows those in use, and sums the rest up.

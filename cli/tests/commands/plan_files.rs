@@ -136,10 +136,12 @@ fn a_result_that_nobody_takes_is_a_failure_and_help_says_so() {
         assert!(written_before || out.status.code() == Some(2), "{args:?}: {:?}", out.status);
         assert!(written_before || stderr(&out).contains("standard output: cannot write"), "{}", stderr(&out));
     }
-    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let out = run(gpumem().args(["plan", "in.csv", "--out", "-"]).current_dir(dir.path()).stdout(full));
-    assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
-    assert!(stderr(&out).contains("standard output: cannot write"), "{}", stderr(&out));
+    for args in [&["--out", "-"][..], &["--json"], &[]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let out = run(gpumem().args(["plan", "in.csv"]).args(args).current_dir(dir.path()).stdout(full));
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains("standard output: cannot write"), "{args:?}: {}", stderr(&out));
+    }
     for words in ["help", "--help", "--version", "plan --help", "help plan"] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let out = run(gpumem().args(words.split(' ')).stdout(full));

@@ -134,7 +134,7 @@ fn a_page_on_stdout_has_no_name_behind_it() {
     assert!(out.status.success() && stdout(&out).trim_end().ends_with("</html>"), "{}", stderr(&out));
 }
 
-/// A file says what was lost only at its end.
+/// A file says what was lost only at its end, and not what is in a damaged block.
 #[test]
 fn what_an_unfinished_recording_lost_is_not_known() {
     let dir = tempdir().unwrap();
@@ -143,7 +143,18 @@ fn what_an_unfinished_recording_lost_is_not_known() {
     assert!(stats(&recording).contains(", 0 lost\n"), "{}", stats(&recording));
     let whole = std::fs::read(&recording).unwrap();
     let cut = file(&dir, "cut.gmrec", &whole[..whole.len() - 20]);
-    assert!(stats(&cut).contains(", not known how many lost\n"), "{}", stats(&cut));
+    let mut bytes = whole.clone();
+    // Within the first block.
+    bytes[format::head().len() + 40] ^= 1;
+    let damaged = file(&dir, "damaged.gmrec", &bytes);
+    for unsure in [&cut, &damaged] {
+        assert!(stats(unsure).contains(", not known how many lost\n"), "{}", stats(unsure));
+        let numbers = |form| stdout(&run(gpumem().args(["stats", form]).arg(unsure)));
+        assert!(numbers("--json").contains("\"lost\": null"), "{}", numbers("--json"));
+        assert!(!numbers("--prometheus").contains("gpumem_lost"), "{}", numbers("--prometheus"));
+    }
+    let prometheus = stdout(&run(gpumem().args(["stats", "--prometheus"]).arg(&recording)));
+    assert!(prometheus.contains("gpumem_lost 0\n"), "{prometheus}");
     let totals = format::block(Holds::Totals, 0, 0, br#"{"lost": 3, "end": false}"#);
     let lossy = file(&dir, "lossy.gmrec", &[format::head().to_vec(), totals].concat());
     assert!(stats(&lossy).contains(", at least 3 lost\n"), "{}", stats(&lossy));
@@ -262,11 +273,19 @@ fn output_that_cannot_be_written() {
     let dir = tempdir().unwrap();
     let (_, recording) = recorded(&dir, &file(&dir, "a.csv", log(20).as_bytes()), &[]);
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    for words in ["view --out page.html", "stats", "record convert --to rmm-csv", "view --port 0"] {
+    for words in [
+        "view --out page.html",
+        "stats",
+        "stats --json",
+        "stats --prometheus",
+        "replay --backend host --json",
+        "record convert --to rmm-csv",
+        "view --port 0",
+    ] {
         let mut command = gpumem();
         command.args(words.split(' ')).arg(&recording).current_dir(dir.path());
         let out = run(command.stdout(full()));
-        refused(&out, &["gpumem: ", "No space left on device"]);
+        refused(&out, &["gpumem: standard output: cannot write: No space left on device"]);
         // Neither can the reason.
         assert_eq!(command.stderr(full()).status().unwrap().code(), Some(2), "{words}");
     }

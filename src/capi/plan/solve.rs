@@ -122,13 +122,14 @@ extensible!(gpumem_plan_stats, 104, 4 * 4 + 11 * 8);
 /// opts may be NULL, which leaves every setting at its default; it is read and not kept. Other
 /// calls on the plan wait, except for gpumem_plan_cancel, which ends this one early with the best
 /// layout so far, and gpumem_plan_destroy.
-/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout within the capacities was found; the text has
-/// the capacity, the lower bound and the smallest size found. gpumem_plan_stats_get has them too,
-/// and says whether it is proved that no layout fits. This replaces the result of an earlier solve,
-/// and there are no offsets. GPUMEM_ERROR_INVALID when a value is read before it is written, the
-/// graph contradicts itself, fixed buffers conflict with each other or an obstacle or are off the
-/// unit, sizes add up to more than 2^62 bytes, an option is not allowed, or the plan was destroyed
-/// meanwhile. The plan is then as it was.
+/// Errors: GPUMEM_ERROR_OUT_OF_MEMORY when no layout was found, within the capacities or with an
+/// arena for each fixed buffer that is bound to none; the text has the capacity, the lower bound
+/// and the smallest size found. gpumem_plan_stats_get has them too, and says whether it is proved
+/// that no layout fits. This replaces the result of an earlier solve, and there are no offsets.
+/// GPUMEM_ERROR_INVALID when a value is read before it is written, the graph contradicts itself,
+/// fixed buffers conflict with each other or an obstacle or are off the unit, sizes add up to more
+/// than 2^62 bytes, an option is not allowed, or the plan was destroyed meanwhile. The plan is then
+/// as it was.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_plan_solve(plan: gpumem_plan, opts: *const gpumem_plan_solve_options) -> gpumem_status {
     guard(|| {
@@ -311,6 +312,11 @@ fn refusal(problem: &Problem, layout: &Layout) -> Option<Error> {
     let (why, next) = match layout.status {
         LayoutStatus::Optimal | LayoutStatus::Feasible => return None,
         LayoutStatus::Infeasible => ("this is proved", "raise the capacity"),
+        // Without a division among the arenas, nothing is laid out.
+        LayoutStatus::OutOfTime if layout.size == 0 && !layout.interrupted => (
+            "some fixed buffer found no arena that is free at its offset",
+            "bind fixed buffers to arenas, or move them",
+        ),
         LayoutStatus::OutOfTime => match layout.interrupted {
             true => ("the clock or gpumem_plan_cancel ended the search", "raise the time limit or the capacity"),
             false => ("the search ended with its effort", "raise the capacity, or set a time limit to search longer"),

@@ -114,7 +114,7 @@ impl State {
         match solved.layout.status {
             LayoutStatus::Optimal | LayoutStatus::Feasible => Ok(solved),
             status => Err(Error::invalid(format!(
-                "the plan has no layout: solving it ended with {}; raise the capacity or the effort and solve again",
+                "the plan has no layout: solving it ended with {}; the error of gpumem_plan_solve says what may help",
                 status.name()
             ))),
         }

@@ -4,7 +4,7 @@
 //! fit by sums: the bytes live at any step stay within the capacity. A layout may need more than
 //! the sums, so the greedy orders lay the arena out, and buffers that end above its capacity go on
 //! to the next arena. An arena without a capacity takes all the rest, and so does the last. When
-//! time is over, the others take no more.
+//! time is over, the others take no more, not even what is fixed.
 
 use super::arena;
 use super::arena::Arena;
@@ -30,15 +30,19 @@ pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigne
         }
     }
     let mut loads = Loads::new(task.sections);
+    let mut fit = FirstFit::new(&task.shapes);
     for (index, mut mine) in bound.into_iter().enumerate() {
         let is_last = index + 1 == arenas.len();
-        mine.extend(take_fixed(task, index, &mine, &mut fixed));
+        let late = budget.is_late();
+        // Without time, they go straight to the last.
+        if is_last || !late {
+            mine.extend(take_fixed(task, index, &mine, &mut fixed, &mut fit));
+        }
         if is_last && !fixed.is_empty() {
             return None;
         }
         let claims = mine.len();
         let capacity = arenas[index].capacity.filter(|_| !is_last);
-        let late = budget.is_late();
         match capacity {
             None => mine.append(&mut free),
             Some(_) if late || free.is_empty() => {}
@@ -70,7 +74,13 @@ pub(super) fn divide(task: &Task<'_>, budget: &mut Budget<'_>) -> Option<Assigne
 
 /// Takes from `fixed`, which are bound to no arena, the buffers that fit in this one. `claims` are
 /// bound to it.
-fn take_fixed(task: &Task<'_>, index: usize, claims: &[u32], fixed: &mut Vec<u32>) -> Vec<u32> {
+fn take_fixed<'t>(
+    task: &'t Task<'_>,
+    index: usize,
+    claims: &[u32],
+    fixed: &mut Vec<u32>,
+    fit: &mut FirstFit<'t>,
+) -> Vec<u32> {
     let mut taken = Vec::new();
     if fixed.is_empty() {
         return taken;
@@ -82,7 +92,6 @@ fn take_fixed(task: &Task<'_>, index: usize, claims: &[u32], fixed: &mut Vec<u32
         Place::Fixed(at) => Some((k, at)),
         _ => None,
     }));
-    let mut fit = FirstFit::new(&task.shapes);
     fit.restart(&obstacles);
     fixed.retain(|&k| {
         let Place::Fixed(at) = task.buffer(k).place else { return true };
@@ -200,6 +209,21 @@ mod tests {
             // A look for each arena, and some for what is laid out in it.
             assert!(u64::from(filled) <= looks / 2, "{filled} arenas after {looks} looks");
             assert!(all <= looks + 300, "{all} looks, to be stopped at {looks}");
+        }
+    }
+
+    /// What is fixed may wait for an arena behind very many.
+    #[test]
+    fn the_end_of_time_ends_the_look_for_room_of_what_is_fixed() {
+        let mut problem = problem(100);
+        let fixed = |arena| Buffer { place: Place::Fixed(0), arena, ..Buffer::new(1, 0, 100) };
+        (0..150).for_each(|arena| _ = problem.add(fixed(Some(arena))).unwrap());
+        problem.add(fixed(None)).unwrap();
+        let ids: Vec<u32> = (0..=250).collect();
+        let task = Task::new(&problem, &ids);
+        for (looks, home) in [(u64::MAX, 150), (20, 200)] {
+            let divided = || divide(&task, &mut Budget::new(u64::MAX, None, None)).unwrap();
+            assert_eq!(over_after(looks, divided).1.homes[250], home, "{looks} looks");
         }
     }
 

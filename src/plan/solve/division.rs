@@ -44,7 +44,7 @@ pub(super) struct Task<'a> {
     pub(super) sections: usize,
     /// The reserved ranges of each arena: (shape, offset).
     pub(super) obstacles: Vec<Vec<(u32, u64)>>,
-    /// Positions in `ids`. Bound buffers come before unbound, then fixed before movable, then
+    /// Positions in `ids`. Fixed buffers come before movable, then bound before unbound, then
     /// larger before smaller.
     pub(super) order: Vec<u32>,
 }
@@ -76,13 +76,8 @@ impl<'a> Task<'a> {
         let mut order: Vec<u32> = (0..ids.len() as u32).collect();
         order.sort_by_key(|&k| {
             let buffer = &buffers[ids[k as usize] as usize];
-            let class = match (buffer.place, buffer.arena) {
-                (Place::Fixed(_), Some(_)) => 0,
-                (_, Some(_)) => 1,
-                (Place::Fixed(_), None) => 2,
-                _ => 3,
-            };
-            (class, Reverse(buffer.extent()), k)
+            let is_movable = !matches!(buffer.place, Place::Fixed(_));
+            (is_movable, buffer.arena.is_none(), Reverse(buffer.extent()), k)
         });
         Task { problem, reserved: by_arena, ids, shapes, sections: count, obstacles, order }
     }

@@ -18,7 +18,18 @@ impl Arena<'_> {
         // with very many ranges.
         let mut placed = self.at_once();
         if !self.is_late(budget) && self.find_sections(budget) {
-            let other = self.lay_out_freely(task, budget);
+            let mut own = budget.part(1);
+            let mut other = self.lay_out_freely(task, budget);
+            // What the search for the bound finds on its way may be within a capacity that the
+            // search for it is not. The clock leaves no time for both.
+            let missed = task.capacity.is_some_and(|c| other.size > c && c > self.bound) && !other.optimal;
+            if missed && task.effort != Effort::Fast && !budget.is_timed() && !budget.interrupted() {
+                let found = self.lay_out_freely(Task { capacity: None, ..task }, &mut own);
+                budget.join(0, own.interrupted());
+                if found.optimal || found.size < other.size {
+                    other = found;
+                }
+            }
             if other.size <= placed.size {
                 placed = other;
             }

@@ -127,7 +127,7 @@ fn solve_within(problem: &Problem, options: &SolveOptions<'_>, steps: u64) -> Re
         Ok(layout)
     };
     // This needs no search, so it comes first whatever the effort.
-    if beyond_capacity(problem, &by_arena, lower_bound) {
+    if beyond_capacity(problem, &ids, &by_arena, lower_bound) {
         return without_slots(layout, LayoutStatus::Infeasible);
     }
     // The buffers of each arena, and offsets of the movable ones if the division found them.
@@ -207,11 +207,19 @@ fn empty_slot(problem: &Problem, buffer: &Buffer) -> Option<Slot> {
     (!problem.left_out().contains(buffer.kind)).then_some(Slot { arena: buffer.arena.unwrap_or(0), offset })
 }
 
-/// Whether lower bounds alone, for one arena or for all together, exceed the capacities.
-fn beyond_capacity(problem: &Problem, by_arena: &[u64], all: u64) -> bool {
+/// Whether lower bounds alone, for one arena or for all together, exceed the capacities, or one of
+/// the buffers `ids` is too large for every arena.
+fn beyond_capacity(problem: &Problem, ids: &[u32], by_arena: &[u64], all: u64) -> bool {
     let capacities = || problem.arenas().iter().map(|a| a.capacity);
     let sum = capacities().try_fold(0u64, |sum, c| Some(sum.saturating_add(c?)));
-    sum.is_some_and(|sum| sum < all) || capacities().zip(by_arena).any(|(c, &least)| c.is_some_and(|c| c < least))
+    let largest = capacities().try_fold(0u64, |most, c| Some(most.max(c?)));
+    let end = |&i: &u32| match &problem.buffers()[i as usize] {
+        b @ Buffer { place: Place::Fixed(at), .. } => at + b.extent(),
+        b => b.extent(),
+    };
+    sum.is_some_and(|sum| sum < all)
+        || capacities().zip(by_arena).any(|(c, &least)| c.is_some_and(|c| c < least))
+        || largest.is_some_and(|most| ids.iter().any(|i| end(i) > most))
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use crate::plan::problem::{Place, MAX_BYTES};
 const RUNS: u64 = 288;
 /// Most items times sections to search; each of these cells takes two bits of memory.
 const MOST_CELLS: usize = 1 << 24;
+/// Most sections covered, summed over obstacles and the borders of arenas: 32 bytes each.
+const MOST_BLOCKED: u64 = 1 << 21;
 
 /// A division with its movable offsets, if one is found. `assigned` gives the arenas of fixed
 /// buffers.
@@ -59,6 +61,9 @@ pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget:
             all.extend(task.shapes.ranges(k as usize).iter().map(|&(from, to)| Obstacle { from, to, bottom, end }));
         }
     }
+    if all.iter().map(|o| u64::from(o.to - o.from)).sum::<u64>() > MOST_BLOCKED {
+        return None;
+    }
     let item = |&k: &u32| {
         let shape = shape(k);
         let (size, align) = (rounded(shape.size) / grain, (shape.align / grain).max(1));
@@ -85,4 +90,29 @@ pub(super) fn search(task: &Task<'_>, assigned: &Assigned, threads: u32, budget:
         found.offsets[k as usize] = Some((at - bases[home]) * grain);
     }
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::plan::problem::{Arena, Buffer, Problem};
+
+    /// A border goes through all sections, so their memory is arenas times sections, however few
+    /// buffers can move.
+    #[test]
+    fn many_arenas_over_many_sections_are_not_searched() {
+        for (count, searched) in [(50, true), (1_000, false)] {
+            let mut problem = Problem::new();
+            problem.set_capacity(Some(9));
+            (1..count).for_each(|_| _ = problem.add_arena(Arena { capacity: Some(9), ..Arena::default() }));
+            let fixed = |k| Buffer { place: Place::Fixed(0), arena: Some(0), ..Buffer::new(1, k, k + 1) };
+            (0..3_000).map(fixed).chain([Buffer::new(9, 0, 3_000)]).for_each(|b| _ = problem.add(b).unwrap());
+            let ids: Vec<u32> = (0..=3_000).collect();
+            let task = Task::new(&problem, &ids);
+            let assigned = Assigned { homes: vec![0; ids.len()], offsets: vec![None; ids.len()] };
+            let found = search(&task, &assigned, 1, &mut Budget::new(u64::MAX, None, None));
+            assert_eq!(found.is_some(), searched, "{count} arenas");
+        }
+    }
 }

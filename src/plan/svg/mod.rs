@@ -180,7 +180,7 @@ impl<'a> Picture<'a> {
         let Some(panel) = panels.first() else { return };
         let why = match self.layout.status {
             LayoutStatus::Infeasible => "no layout fits the capacity",
-            LayoutStatus::OutOfTime => "no layout within the capacity was found",
+            LayoutStatus::OutOfTime => "no layout was found",
             LayoutStatus::Optimal | LayoutStatus::Feasible => "nothing to lay out",
         };
         let y = (panel.y.from + panel.y.to) / 2.0;

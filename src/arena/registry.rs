@@ -220,10 +220,15 @@ impl Registry {
                 )));
             }
             if links.inside > 0 {
+                let mut others = open.values().map(|l| &l.arena);
+                // None is open if another thread is just ending them.
+                let one = others.find(|a| a.parent_id() == Some(arena.id));
                 return Err(Error::invalid(format!(
-                    "arena_exit: {} arenas are open inside {}; exit or abort them first",
+                    "arena_exit: {} still has arenas inside ({}{}); exit them first, or abort this one, which ends \
+                     them too",
+                    arena.text(),
                     links.inside,
-                    arena.text()
+                    one.map_or(String::new(), |a| format!(", {} among them", a.text()))
                 )));
             }
             open.remove(&arena.id);

@@ -75,6 +75,7 @@ static void replays_while_the_pool_is_busy(void) {
     OK(gpumem_sim_graph_launch(graph, t));
     OK(gpumem_capture_release(c));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_capture_release(c));
+    CHECK(error_says("released or aborted"));
     churn(s);
     OK(gpumem_stream_sync(t));
     CHECK(holds_byte(out, 3 * n, 0x5a, t));

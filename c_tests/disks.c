@@ -185,7 +185,7 @@ static void folders_of_the_environment_have_to_be_there(void) {
         size_t count = 0;
         setenv("GPUMEM_DISK", inside("late"), 1);
         CHECK_STATUS(GPUMEM_ERROR_CONFIG, gpumem_space_list_get(NULL, 0, &count));
-        CHECK(error_says("GPUMEM_DISK: looking for ") && error_says("late"));
+        CHECK(error_says("GPUMEM_DISK or gpumem_context_options.disk: looking for ") && error_says("late"));
         CHECK(mkdir(inside("late"), 0700) == 0);
         OK(gpumem_space_list_get(NULL, 0, &count));
         CHECK(count > 1);

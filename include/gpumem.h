@@ -67,7 +67,8 @@
  *            for GPUMEM_PREALLOC. Functions list all their errors but these, GPUMEM_ERROR_FORKED
  *            and GPUMEM_ERROR_SHUTTING_DOWN (below), and GPUMEM_ERROR_INTERNAL, a bug in gpumem.
  *            One that lists GPUMEM_ERROR_DRIVER can also return GPUMEM_ERROR_OUT_OF_MEMORY: the
- *            driver had no memory for objects of its own.
+ *            driver had no memory for objects of its own. What needs spaces (pinned or evictable
+ *            memory, say) fails with GPUMEM_ERROR_CONFIG while GPUMEM_DISK names a bad directory.
  * Fork       A process forked after gpumem has started gets GPUMEM_ERROR_FORKED, and its frees do
  *            nothing. After exec it can use gpumem.
  * Exit       Nothing needs to be freed or shut down. Calls from exit handlers are safe. Once the

@@ -25,10 +25,11 @@ extern "C" {
  *
  * Members    A thread can be attached to several arenas; the last one is its current arena.
  *            Everything that the thread allocates belongs to its current arena, whichever function
- *            allocates: gpumem_malloc and its relatives, gpumem_plan_materialise, the adapters for
- *            PyTorch. Evictable and imported memory is in no arena. Other threads are not
- *            affected. gpumem_malloc_options can name another arena. A resized allocation stays in
- *            its arena. Memory allocated before an arena was entered is not in it.
+ *            allocates: gpumem_malloc and its relatives, gpumem_plan_materialise. In no arena are
+ *            evictable memory, imported memory and what PyTorch's adapter allocates (torch.h).
+ *            Other threads are not affected. gpumem_malloc_options can name another arena. A
+ *            resized allocation stays in its arena. Memory allocated before an arena was entered
+ *            is not in it.
  * Nesting    An arena entered while another is current is nested in that one and must be exited
  *            first. Allocations that an exit keeps move to the enclosing arena, and are freed with
  *            that one unless kept again. Kept from the outermost arena, they become ordinary

@@ -163,7 +163,7 @@ typedef size_t (*gpumem_stack_callback)(char *buf, size_t cap, void *user);
 // each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
 // the allocations that are live already.
 // Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, stack_frames is out of range, or a
-// recording is under way; GPUMEM_ERROR_IO when the file cannot be created.
+// recording is under way; GPUMEM_ERROR_IO when the file cannot be created, or path is a directory.
 gpumem_status gpumem_record_start(const char *path, uint32_t stack_frames);
 
 // Ends the recording, and waits until it is written.

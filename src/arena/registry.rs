@@ -15,7 +15,7 @@ use super::thread;
 use crate::base::sync::lock;
 use crate::base::{Error, Interest, Result, Status};
 use crate::pool::{Pool, Reclaimed, Scope, ScopeChange};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -220,10 +220,15 @@ impl Registry {
                 )));
             }
             if links.inside > 0 {
+                let mut others = open.values().map(|l| &l.arena);
+                // None is open if another thread is just ending them.
+                let one = others.find(|a| a.parent_id() == Some(arena.id));
                 return Err(Error::invalid(format!(
-                    "arena_exit: {} arenas are open inside {}; exit or abort them first",
+                    "arena_exit: {} still has arenas inside ({}{}); exit them first, or abort this one, which ends \
+                     them too",
+                    arena.text(),
                     links.inside,
-                    arena.text()
+                    one.map_or(String::new(), |a| format!(", {} among them", a.text()))
                 )));
             }
             open.remove(&arena.id);
@@ -246,6 +251,8 @@ impl Registry {
             }
             all = inside(&open, arena);
             let mine = thread::attached();
+            let mut known: HashMap<u64, u32> = HashMap::new();
+            all.iter().filter_map(|a| a.parent_id()).for_each(|p| *known.entry(p).or_default() += 1);
             for a in &all {
                 let others = open.get(&a.id).map_or(0, |l| l.threads) - u32::from(mine.contains(&Arc::as_ptr(a)));
                 if others > 0 {
@@ -255,8 +262,8 @@ impl Registry {
                     )));
                 }
                 // What an exit keeps goes to the arena around, which must not end before.
-                let known = all.iter().filter(|b| b.parent.as_ref().is_some_and(|p| p.id == a.id)).count();
-                let ending = open.get(&a.id).map_or(0, |l| l.inside).saturating_sub(known as u32);
+                let known = known.get(&a.id).copied().unwrap_or(0);
+                let ending = open.get(&a.id).map_or(0, |l| l.inside).saturating_sub(known);
                 if ending > 0 {
                     return Err(Error::invalid(format!(
                         "arena_abort: {ending} arenas inside {} are being ended; wait for that first",

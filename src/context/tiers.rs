@@ -17,6 +17,9 @@ use crate::tier::promise::settled;
 use crate::tier::{Disks, HostTier, LiveCounter, Manager, Space, SpaceId, SpaceOptions, Tier};
 use std::sync::Arc;
 
+/// The setting of the directories, by its two names.
+const DISK: &str = "GPUMEM_DISK or gpumem_context_options.disk";
+
 /// Spaces, and what uses them.
 pub struct Tiers {
     manager: Arc<Manager>,
@@ -48,7 +51,7 @@ impl Tiers {
             // A setting that cannot be used, whatever is wrong with the directory.
             disks
                 .add_mount(&mount.path, mount.limit)
-                .map_err(|e| Error::new(Status::Config, format!("GPUMEM_DISK: {}", e.message)))?;
+                .map_err(|e| Error::new(Status::Config, format!("{DISK}: {}", e.message)))?;
         }
         let parts = Parts {
             driver: driver.clone(),

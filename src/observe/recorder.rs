@@ -465,7 +465,8 @@ impl Drop for Recorder {
 }
 
 /// Creates a new file. If one of that name exists, `.` and the process's number are added; if that
-/// exists too, from an earlier recording of the process, `.2`, `.3`, ....
+/// exists too, from an earlier recording of the process, `.2`, `.3`, .... A directory of that name
+/// is an error.
 fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = path.as_os_str().to_owned();
@@ -476,8 +477,9 @@ fn create(path: &Path) -> io::Result<(File, PathBuf)> {
         }
         match File::create_new(&name) {
             Ok(file) => return Ok((file, name.into())),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            Err(_) if path.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Err(_) => {}
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())

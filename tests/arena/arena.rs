@@ -188,6 +188,11 @@ fn abort_takes_what_was_left_open_inside_with_it() {
     malloc(&ctx, 1000, s);
     let inner = ctx.arena_enter("inner").unwrap();
     malloc(&ctx, 5 * MIB, s);
+    ctx.arena_detach(&inner).unwrap();
+    let inside = format!("inside (1, arena {} \"inner\" (depth 2) among them)", inner.id());
+    let refused = ctx.arena_exit(&middle, &[]).unwrap_err().message;
+    assert!(refused.contains(&inside) && refused.contains("abort this one, which ends them too"), "{refused}");
+    ctx.arena_attach(&inner).unwrap();
     let report = ctx.arena_abort(&middle).unwrap();
     assert_eq!((report.freed, report.freed_bytes, report.kept, report.depth), (2, 1000 + 5 * MIB, 0, 1));
     assert!(ctx.arena_stats(&inner).is_err());

@@ -83,6 +83,17 @@ fn no_recording_takes_the_place_of_another() {
     assert_eq!(allocations.collect::<Vec<_>>(), [0, 1, 2, 3], "{files:?}");
 }
 
+#[test]
+fn nothing_is_recorded_beside_a_directory() {
+    let cx = context();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    std::fs::create_dir(&path).unwrap();
+    let e = cx.record_start(&path, None).unwrap_err();
+    assert!(e.status == Status::Io && e.message.contains("is a directory"), "{e}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 /// As on a full disk: what the file has and what it lacks is all that happened.
 #[test]
 fn a_file_that_takes_no_more_has_the_events_that_are_said() {

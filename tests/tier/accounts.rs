@@ -524,7 +524,7 @@ fn a_space_starts_with_the_limit_in_force() {
         rig.ctx.tiers().unwrap();
         assert_eq!(rig.usage().limit, limit);
         let q = rig.malloc(100 * MIB);
-        let asked = ["available", "gpumem_space_limit_set"];
+        let asked = ["available", "free or release something"];
         says(rig.try_malloc(limit), Status::OutOfMemory, &asked);
         [p, q].into_iter().for_each(|p| rig.free(p));
     }

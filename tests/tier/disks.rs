@@ -252,5 +252,6 @@ fn a_context_has_the_spaces_of_its_settings() {
     assert_eq!((a.entries(), b.entries()), (0, 0));
     drop(memory);
     let gone = Config { disks: vec![DiskMount { path: a.0.join("absent"), limit: None }], ..config };
-    says(Context::new(driver, gone).unwrap().tiers(), Status::Config, &["starting the tiers", "GPUMEM_DISK", "absent"]);
+    let text = ["starting the tiers", "GPUMEM_DISK or gpumem_context_options.disk", "absent"];
+    says(Context::new(driver, gone).unwrap().tiers(), Status::Config, &text);
 }

@@ -126,8 +126,14 @@ fn bad_requests_say_what_was_asked_what_there_is_and_what_to_do() {
     says(up_to(0, 5), Status::Invalid, &["a reservation of 0 bytes", "at least 1"]);
     says(up_to(6, 5), Status::Invalid, &["least that will do, 6 bytes", "is asked for, 5"]);
     let forever = |r: Request| m.reserve(r.wait(Wait::Forever));
-    let more = ["1001 B", "may ever be promised", "of 1000 B", "raise the limit"];
+    let more = ["1001 B", "may ever be promised", "of 1000 B", "the capacity is 1000 B at most, so ask for less"];
     says(forever(Request::exact(GPU, 1001)), Status::OutOfMemory, &more);
+    let limited = Manager::new();
+    let space = limited.add_space(GPU, &SpaceOptions { limit: Some(900), ..SpaceOptions::new(1000) }).unwrap();
+    says(limited.reserve(Request::exact(GPU, 901)), Status::OutOfMemory, &["ask for less or raise the limit"]);
+    says(limited.reserve(Request::exact(GPU, 1001)), Status::OutOfMemory, &["the capacity is 1000 B at most"]);
+    says(limited.draw(&space, None, 901, STREAM), Status::OutOfMemory, &["900 B of 900 B", "or raise the limit"]);
+    says(limited.draw(&space, None, 1001, STREAM), Status::OutOfMemory, &["capacity is 1000 B, so ask for less"]);
     says(forever(Request::exact(GPU, u64::MAX)), Status::OutOfMemory, &["TiB"]);
     // Two sizes that look alike are told apart.
     let large = manager(&[(GPU, 8 << 20)]);
@@ -160,7 +166,11 @@ fn bad_changes_of_a_reservation_change_nothing() {
     says(r.grow(u64::MAX, Wait::Forever, None), Status::OutOfMemory, &["ever"]);
     says(m.draw(&space, None, u64::MAX, STREAM), Status::OutOfMemory, &["more than any space has"]);
     says(r.draw(u64::MAX, STREAM), Status::OutOfMemory, &["more than any space has"]);
-    says(m.draw(&space, None, 901, STREAM), Status::OutOfMemory, &["901 B asked outside", "900 B of 1000 B available"]);
+    let full = m.draw(&space, None, 901, STREAM).unwrap_err().message;
+    assert!(
+        full.ends_with("901 B asked outside of any reservation, 900 B of 1000 B available; free or release something"),
+        "{full}"
+    );
     assert_eq!((r.size(), r.drawn(), space.available()), (100, 60, 900));
     m.validate().unwrap();
 

@@ -131,7 +131,7 @@ pub struct gpumem_capture_stats {
 extensible!(gpumem_capture_stats, 88, 2 * 4 + 10 * 8);
 
 /// Every capture of the process that C knows of.
-static CAPTURES: Handles<Arc<Capture>> = Handles::new(b'C', "gpumem_capture");
+static CAPTURES: Handles<Arc<Capture>> = Handles::ended_by(b'C', "gpumem_capture", "released or aborted");
 
 /// How many they are, to be read without their lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);

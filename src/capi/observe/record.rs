@@ -180,7 +180,7 @@ pub type gpumem_stack_callback = Option<unsafe extern "C" fn(buf: *mut c_char, c
 /// each allocation: up to 256, 0 for none, or GPUMEM_RECORD_STACKS_DEFAULT. The file begins with
 /// the allocations that are live already.
 /// Errors: GPUMEM_ERROR_INVALID when path is NULL or empty, stack_frames is out of range, or a
-/// recording is under way; GPUMEM_ERROR_IO when the file cannot be created.
+/// recording is under way; GPUMEM_ERROR_IO when the file cannot be created, or path is a directory.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_record_start(path: *const c_char, stack_frames: u32) -> gpumem_status {
     guard(|| {

@@ -7,7 +7,6 @@ use super::device::HostDriver;
 use super::events::Mark;
 use super::identities::Identities;
 use super::op::{Submission, Work};
-use super::seats::seat;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{
     CaptureInfo, CaptureMode, DeviceProps, Driver, EventHandle, GraphHandle, GraphNodes, MemInfo, PhysFlags,
@@ -49,12 +48,12 @@ impl Driver for HostDriver {
     }
 
     fn current_device(&self) -> Result<DeviceId> {
-        Ok(seat(self.instance, |seat| seat.device))
+        Ok(self.seat(|seat| seat.device))
     }
 
     fn set_current_device(&self, dev: DeviceId) -> Result<()> {
         self.check_device(dev)?;
-        seat(self.instance, |seat| seat.device = dev);
+        self.seat(|seat| seat.device = dev);
         Ok(())
     }
 

@@ -14,18 +14,17 @@ use super::options::HostOptions;
 use super::physical::{no_device, Physical};
 use super::race::Shadow;
 use super::report::Reports;
-use super::seats::{leave, seat};
 use super::state::State;
-use crate::base::{DeviceId, Error, Result, StreamHandle};
+use crate::base::{DeviceId, Result};
 use crate::driver::graph::Gone;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Condvar, Mutex, Weak};
 
 /// The host device, described in `host/mod.rs`.
 pub struct HostDriver {
     pub(super) options: HostOptions,
-    /// Tells this driver's thread-local data from that of other instances.
-    pub(super) instance: u64,
+    /// The driver itself, for its threads' seats.
+    pub(super) me: Weak<HostDriver>,
     pub(super) state: Mutex<State>,
     /// Signalled when an operation is complete, if anyone waits.
     pub(super) progress: Condvar,
@@ -41,7 +40,6 @@ pub struct HostDriver {
 impl HostDriver {
     /// A driver with its own devices.
     pub fn new(options: HostOptions) -> Result<Arc<HostDriver>> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let bytes = options.check()?;
         let granularity = options.granularity;
         let physical = Physical::new(options.devices, bytes, granularity)?;
@@ -63,9 +61,9 @@ impl HostDriver {
             checking: options.check,
             waiters: 0,
         };
-        Ok(Arc::new(HostDriver {
+        Ok(Arc::new_cyclic(|me| HostDriver {
             options,
-            instance: NEXT.fetch_add(1, Ordering::Relaxed),
+            me: me.clone(),
             state: Mutex::new(state),
             progress: Condvar::new(),
             handles: Arc::new(Identities::new()),
@@ -80,33 +78,5 @@ impl HostDriver {
             return Ok(());
         }
         Err(no_device(dev, self.options.devices as usize))
-    }
-
-    /// A stream's identity, whether or not it is being captured.
-    pub(super) fn identity(&self, dev: DeviceId, s: StreamHandle) -> Result<u64> {
-        match s.canonical() {
-            StreamHandle::LEGACY => {
-                self.legacy_ids.get(dev.0 as usize).copied().ok_or_else(|| no_device(dev, self.legacy_ids.len()))
-            }
-            StreamHandle::PER_THREAD => {
-                self.check_device(dev)?;
-                let known =
-                    seat(self.instance, |seat| seat.streams.iter().find(|(d, ..)| *d == dev).map(|(.., id)| *id));
-                Ok(known.unwrap_or_else(|| self.per_thread(&mut self.look(), dev).1))
-            }
-            s => {
-                let (owner, id) = self.handles.lookup(s)?;
-                if owner != dev {
-                    return Err(Error::invalid(format!("stream {s} belongs to device {owner}, not {dev}")));
-                }
-                Ok(id)
-            }
-        }
-    }
-}
-
-impl Drop for HostDriver {
-    fn drop(&mut self) {
-        leave(self.instance);
     }
 }

@@ -29,8 +29,6 @@ pub(super) struct Lane {
     pub(super) running: Option<Vec<Range<u64>>>,
     /// Whether the harness holds it back.
     pub(super) held: bool,
-    /// Whether its stream still exists.
-    pub(super) alive: bool,
     /// The operations of other lanes ordered before the next one.
     pub(super) clock: Arc<Clock>,
     /// Version of the host's clock that `clock` includes.
@@ -96,7 +94,6 @@ impl Lanes {
             queue: VecDeque::new(),
             running: None,
             held: false,
-            alive: true,
             clock: Arc::new(host.clone()),
             host_seen: host_version,
             capture: None,
@@ -130,11 +127,15 @@ impl Lanes {
     pub(super) fn close(&mut self, slot: usize) {
         if let Some(lane) = self.slots.get_mut(slot).and_then(Option::take) {
             self.free_slots.push(slot);
-            self.dead.push(lane);
-            if let Some(l) = self.list.get_mut(lane) {
-                l.alive = false;
-            }
+            self.end(lane);
         }
+    }
+
+    /// Ends the stream of a lane; returns its capture, if there is one. The lane still runs its
+    /// queue.
+    pub(super) fn end(&mut self, lane: usize) -> Option<Box<Capture>> {
+        self.dead.push(lane);
+        self.list.get_mut(lane)?.capture.take()
     }
 
     pub(super) fn by_slot(&self, slot: usize) -> Option<usize> {

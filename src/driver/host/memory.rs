@@ -6,7 +6,7 @@
 
 use super::op::OpInfo;
 use super::os;
-use super::physical::{check_size, Gone, Physical};
+use super::physical::{block_key, check_size, Gone, Physical};
 use super::ranges::{overlap, span};
 use crate::base::{size, DeviceId, Error, Result};
 use crate::driver::pages;
@@ -298,7 +298,9 @@ impl Memory {
         let size = size::round_up(size.max(1), pages::page_size())
             .ok_or_else(|| Error::new(crate::base::Status::OutOfMemory, format!("{size} bytes overflow")))?;
         let native = matches!(origin, Origin::Native { .. });
-        let key = if native { self.physical.take(dev, size)? } else { self.physical.keys(dev, size)? };
+        if native {
+            self.physical.take(dev, size)?;
+        }
         let va = match os::map_anonymous(size) {
             Ok(va) => va,
             Err(e) => {
@@ -308,6 +310,7 @@ impl Memory {
                 return Err(e);
             }
         };
+        let key = block_key(va);
         self.mappings.insert(va, Mapping { size, key, owner: dev, origin, access: u64::MAX, users: Vec::new() });
         Ok(va)
     }

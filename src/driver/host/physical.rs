@@ -5,8 +5,9 @@
 //! side by side they become one mapping of the kernel's. Exportable extents have files of their
 //! own, because a descriptor gives access to a whole file.
 //!
-//! A *key* is the address of a physical byte: unique across devices, never reused, and the same
-//! through every alias.
+//! A *key* is the address of a physical byte: unique across devices, and the same through every
+//! alias. Keys of extents are never reused. Memory that the caller does not map has one address as
+//! long as it lives, so that its keys are made of it.
 
 use super::os;
 use crate::base::{size, DeviceId, Error, Result, Status};
@@ -18,6 +19,8 @@ use std::os::fd::OwnedFd;
 
 /// Keys of device `d` start at `d << DEVICE_SHIFT`; the rest is the offset in the device's file.
 const DEVICE_SHIFT: u32 = 56;
+/// Set in the keys of memory that is not in extents; the rest is its address.
+const BLOCK: u64 = 1 << 63;
 /// A file grows in steps of this many bytes, sparse.
 const FILE_STEP: u64 = 64 * size::GIB;
 
@@ -92,8 +95,8 @@ impl Physical {
         Ok(os::facts(&self.store(dev)?.file)?.resident)
     }
 
-    /// Takes `size` bytes of a device's capacity and keys for them.
-    pub(super) fn take(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
+    /// Takes `size` bytes of a device's capacity.
+    pub(super) fn take(&mut self, dev: DeviceId, size: u64) -> Result<()> {
         let (available, capacity) = self.free_total(dev)?;
         if size > available {
             return Err(Error::new(
@@ -106,13 +109,12 @@ impl Physical {
                 ),
             ));
         }
-        let key = self.keys(dev, size)?;
         self.store_mut(dev)?.used += size;
-        Ok(key)
+        Ok(())
     }
 
-    /// Takes only keys, for memory that uses no capacity: pinned blocks and imports.
-    pub(super) fn keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
+    /// Keys for an extent.
+    fn keys(&mut self, dev: DeviceId, size: u64) -> Result<u64> {
         let s = self.store_mut(dev)?;
         let end = s.next.checked_add(size).filter(|e| *e < 1 << DEVICE_SHIFT).ok_or_else(|| {
             Error::new(Status::OutOfMemory, format!("host device {dev} has no physical addresses left"))
@@ -134,15 +136,12 @@ impl Physical {
         if flags.rdma {
             return Err(Error::new(Status::Unsupported, "the host device has no RDMA; ask device_props first"));
         }
-        let key = self.take(dev, size)?;
-        let own = if flags.posix_fd { own_file(size).map(Some) } else { self.grow_file(dev, key, size).map(|()| None) };
-        let own = match own {
-            Ok(own) => own,
-            Err(e) => {
-                self.give_back(dev, size);
-                return Err(e);
-            }
-        };
+        self.take(dev, size)?;
+        let made = self.keys(dev, size).and_then(|key| match flags.posix_fd {
+            true => own_file(size).map(|own| (key, Some(own))),
+            false => self.grow_file(dev, key, size).map(|()| (key, None)),
+        });
+        let (key, own) = made.inspect_err(|_| self.give_back(dev, size))?;
         if let Some((_, inode)) = &own {
             self.by_inode.insert(*inode, key);
         }
@@ -266,6 +265,11 @@ impl Physical {
         self.extents.insert(key, Extent { dev, size: facts.size, own, handles: 1, maps: 0, counted: false });
         Ok(self.new_handle(key))
     }
+}
+
+/// The key of the first byte of memory at `va` that is not in an extent.
+pub(super) fn block_key(va: u64) -> u64 {
+    BLOCK | va
 }
 
 fn offset_of(key: u64) -> u64 {

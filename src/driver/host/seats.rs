@@ -2,14 +2,16 @@
 
 #![deny(unsafe_code)]
 
+use super::device::HostDriver;
 use crate::base::DeviceId;
 use crate::driver::process;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+use std::sync::Weak;
 
 /// One thread's state for one host driver.
 pub(super) struct Seat {
-    driver: u64,
+    driver: Weak<HostDriver>,
     pub(super) device: DeviceId,
     /// Its per-thread default streams: `(device, lane, id)`.
     pub(super) streams: Vec<(DeviceId, usize, u64)>,
@@ -18,11 +20,18 @@ pub(super) struct Seat {
 /// A thread's seats.
 struct Seats(RefCell<Vec<Seat>>);
 
-/// The main thread's seats outlive it: exit handlers run later.
+/// A thread's streams end with it. The main thread's outlive it: exit handlers run later.
 impl Drop for Seats {
     fn drop(&mut self) {
+        let seats = self.0.take();
         if process::thread_number() == std::process::id() {
-            LATE.with(|late| late.replace(self.0.take()));
+            LATE.with(|late| late.replace(seats));
+            return;
+        }
+        for seat in seats {
+            if let Some(driver) = seat.driver.upgrade() {
+                driver.end_per_thread(&seat.streams);
+            }
         }
     }
 }
@@ -34,25 +43,29 @@ thread_local! {
     static LATE: ManuallyDrop<RefCell<Vec<Seat>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Runs `f` on this thread's seat at driver number `driver`.
-pub(super) fn seat<T>(driver: u64, f: impl FnOnce(&mut Seat) -> T) -> T {
-    match SEATS.try_with(|_| ()) {
-        Ok(()) => SEATS.with(|seats| among(&seats.0, driver, f)),
-        Err(_) => LATE.with(|seats| among(seats, driver, f)),
+impl HostDriver {
+    /// Runs `f` on this thread's seat.
+    pub(super) fn seat<T>(&self, f: impl FnOnce(&mut Seat) -> T) -> T {
+        match SEATS.try_with(|_| ()) {
+            Ok(()) => SEATS.with(|seats| self.among(&seats.0, f)),
+            Err(_) => LATE.with(|seats| self.among(seats, f)),
+        }
+    }
+
+    fn among<T>(&self, seats: &RefCell<Vec<Seat>>, f: impl FnOnce(&mut Seat) -> T) -> T {
+        let mut seats = seats.borrow_mut();
+        let at = seats.iter().position(|s| s.driver.ptr_eq(&self.me)).unwrap_or_else(|| {
+            seats.push(Seat { driver: self.me.clone(), device: DeviceId(0), streams: Vec::new() });
+            seats.len() - 1
+        });
+        f(&mut seats[at])
     }
 }
 
-fn among<T>(seats: &RefCell<Vec<Seat>>, driver: u64, f: impl FnOnce(&mut Seat) -> T) -> T {
-    let mut seats = seats.borrow_mut();
-    let at = seats.iter().position(|s| s.driver == driver).unwrap_or_else(|| {
-        seats.push(Seat { driver, device: DeviceId(0), streams: Vec::new() });
-        seats.len() - 1
-    });
-    f(&mut seats[at])
-}
-
 /// Forgets this thread's seat at a driver that is going away.
-pub(super) fn leave(driver: u64) {
-    // The thread may be ending, its seats gone already.
-    let _ = SEATS.try_with(|s| s.0.borrow_mut().retain(|s| s.driver != driver));
+impl Drop for HostDriver {
+    fn drop(&mut self) {
+        // The thread may be ending, its seats gone already.
+        let _ = SEATS.try_with(|s| s.0.borrow_mut().retain(|s| !s.driver.ptr_eq(&self.me)));
+    }
 }

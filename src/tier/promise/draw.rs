@@ -32,13 +32,20 @@ fn outside(bytes: u64) -> Parts {
 }
 
 fn no_room(space: &Space, bytes: u64) -> Refused {
+    let (limit, capacity) = (space.limit(), space.capacity());
+    let advice = if bytes > capacity {
+        format!("the capacity is {}, so ask for less", exact(capacity))
+    } else if limit < capacity {
+        "free or release something, or raise the limit (gpumem_space_limit_set)".to_string()
+    } else {
+        "free or release something".to_string()
+    };
     let text = format!(
-        "{}: {} asked outside of any reservation, {} of {} available; free or release something, or raise the limit \
-         (gpumem_space_limit_set)",
+        "{}: {} asked outside of any reservation, {} of {} available; {advice}",
         space.id,
         exact(bytes),
         exact(space.available()),
-        exact(space.limit())
+        exact(limit)
     );
     Refused { error: Error::new(Status::OutOfMemory, text), lack: Some(Lack::Promise { bytes, above: 0, short: None }) }
 }

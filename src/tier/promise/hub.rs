@@ -130,10 +130,13 @@ impl Books {
                 format!("a reservation of {} larger by {}", exact(account.size()), exact(*bytes))
             }
         };
-        let text = format!(
-            "{what} is more than may ever be promised ({}); ask for less or raise the limit (gpumem_space_limit_set)",
-            self.there_is(candidates)
-        );
+        let spaces = candidates.iter().flatten().filter_map(|s| self.spaces.get(*s));
+        let most = spaces.map(|s| s.capacity()).max().unwrap_or(0);
+        let advice = match want.fits(most) {
+            true => "ask for less or raise the limit (gpumem_space_limit_set)".into(),
+            false => format!("the capacity is {} at most, so ask for less", exact(most)),
+        };
+        let text = format!("{what} is more than may ever be promised ({}); {advice}", self.there_is(candidates));
         Error::new(Status::OutOfMemory, text)
     }
 }

@@ -90,6 +90,16 @@ fn adjacent_extents_coalesce_into_one_mapping() {
 }
 
 #[test]
+fn blocks_can_be_taken_and_given_back_for_ever() {
+    // 128 PiB one after another, twice what a device has keys for.
+    let d = eager();
+    for _ in 0..16 << 10 {
+        let p = d.host_alloc(D, 8 * TIB).unwrap();
+        d.host_free(D, p).unwrap();
+    }
+}
+
+#[test]
 fn large_reservations_and_untouched_memory_cost_nothing() {
     let d = eager();
     let va = d.va_reserve(D, 8 * TIB, GIB).unwrap();

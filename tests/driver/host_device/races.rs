@@ -197,6 +197,43 @@ fn the_legacy_stream_orders_blocking_streams_only() {
 }
 
 #[test]
+fn the_stream_of_a_thread_that_has_ended_races_with_the_next_threads() {
+    let run = |seen: bool| {
+        move |d: &HostDriver, va: u64, _: StreamHandle, _: StreamHandle| {
+            for label in ["first thread", "second thread"] {
+                let work = || {
+                    d.launch(D, PER_THREAD, writer(label, va..va + 8)).unwrap();
+                    if seen {
+                        d.stream_sync(D, PER_THREAD).unwrap();
+                    }
+                };
+                // Joined by hand: a scope's end does not wait for the thread's.
+                std::thread::scope(|s| s.spawn(work).join().unwrap());
+            }
+        }
+    };
+    always(ReportKind::Race, run(false));
+    never(run(true));
+}
+
+#[test]
+fn the_legacy_stream_orders_what_a_complete_stream_waited_for() {
+    // The wait is no operation of the blocking stream's: its work is complete, and the host has
+    // seen that.
+    never(|d, va, a, _| {
+        let s = d.stream_create_blocking(D).unwrap();
+        d.launch(D, s, writer("blocking", va + 8..va + 16)).unwrap();
+        d.stream_sync(D, s).unwrap();
+        d.launch(D, a, writer("waited for", va..va + 8)).unwrap();
+        d.keep_up(true);
+        let e = d.event_create(D).unwrap();
+        d.context_record(D, e).unwrap();
+        d.stream_wait(D, s, e).unwrap();
+        d.launch(D, LEGACY, writer("legacy", va..va + 8)).unwrap();
+    });
+}
+
+#[test]
 fn a_context_mark_orders_dead_streams_too() {
     let run = |marked: bool| {
         move |d: &HostDriver, va: u64, a: StreamHandle, b: StreamHandle| {

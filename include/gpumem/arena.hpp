@@ -20,13 +20,17 @@ struct abort_arena {
             gpumem_arena_stats_get(a, &open) != GPUMEM_OK) {
             return;
         }
-        // Where that is refused, the thread at least leaves the arena and those inside. If it has
-        // left it before, it attaches again, so that it leaves no other.
-        gpumem_arena_attach(a);
+        // Where that is refused, the thread at least leaves the arena and those inside, unless it
+        // has left it before.
+        if (gpumem_arena_attach(a) == GPUMEM_OK) {
+            gpumem_arena_detach(a);
+            return;
+        }
         gpumem_arena now = nullptr;
         do {
             gpumem_arena_current_get(&now);
-        } while (gpumem_arena_detach(now) == GPUMEM_OK && now != a);
+        } while (gpumem_arena_detach(now) == GPUMEM_OK && now != a &&
+                 gpumem_arena_stats_get(a, &open) == GPUMEM_OK);
     }
 };
 

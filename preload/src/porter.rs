@@ -187,6 +187,6 @@ pub fn fetch(name: &Name, done: u64) -> Option<(u64, Vec<(OwnedFd, u64)>)> {
     let (text, fds) = receive(&stream)?;
     let [offset, sizes @ ..] = words::<WORDS>(&text);
     // The kernel leaves out descriptors that this process has no room for.
-    let sound = text.len() == 8 * (1 + fds.len()) && !fds.is_empty();
+    let sound = text.len() == 8 * (1 + fds.len()) && !fds.is_empty() && !sizes[..fds.len()].contains(&0);
     sound.then(|| (offset, fds.into_iter().zip(sizes).collect()))
 }

@@ -187,6 +187,31 @@ fn it_grows_beyond_the_addresses_kept_for_it() {
     }
 }
 
+/// The addresses that an arena keeps are somebody's at every moment.
+#[test]
+fn the_pool_is_valid_while_captures_come_and_go() {
+    let rig = Rig::new(checked(BYTES), page_extents());
+    let s = rig.stream();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3000 {
+                let arena = rig.pool.open_arena(GraphArenaOptions::default());
+                let route = rig.pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).unwrap();
+                rig.pool.end_route(&route);
+                rig.pool.release_arena(&arena);
+            }
+            over.store(true, SeqCst);
+        });
+        while !over.load(SeqCst) {
+            rig.pool.validate().unwrap();
+            let stats = rig.pool.stats();
+            assert!(stats.holes <= stats.reserved, "{stats:?}");
+        }
+    });
+    rig.close();
+}
+
 /// What could not be mapped leaves the arena its addresses: it grows there once it can.
 #[test]
 fn it_keeps_the_addresses_of_a_growth_that_failed() {

@@ -270,7 +270,8 @@ pub extern "C" fn gpumem_arena_promote(ptr: *mut c_void) -> gpumem_status {
 /// Takes a live allocation out of all arenas, and out of what gpumem_capture_abort frees: for a
 /// constant that one step makes and later steps use, and for owners that can only free by address.
 ///
-/// ptr is any byte of it. Nothing happens when it is in neither. Any thread may do this.
+/// ptr is any byte of it. Nothing happens when it is in neither. Any thread may do this. A resize
+/// that moves it on a stream in a capture makes it that capture's again.
 /// Errors: GPUMEM_ERROR_INVALID when ptr is NULL, GPUMEM_ERROR_UNKNOWN_POINTER.
 #[no_mangle]
 pub extern "C" fn gpumem_arena_escape(ptr: *mut c_void) -> gpumem_status {

@@ -28,8 +28,17 @@ impl Pool {
         if let Some(part) = parts.iter().find(|m| m.key == key) {
             return Ok(part.clone());
         }
-        let kept = self.keep_addresses(arena.options.reserve)?;
-        let heap = self.empty_heap(stream).inspect_err(|_| self.core.lock().holes.give(kept.0, kept.1 - kept.0))?;
+        let heap = self.empty_heap(stream)?;
+        // Under its lock, so that the addresses are its own as soon as they are no hole.
+        let mut st = heap.lock();
+        st.kept = match self.keep_addresses(arena.options.reserve) {
+            Ok(kept) => kept,
+            Err(e) => {
+                drop(st);
+                self.privates.shells.lock().push(heap.number);
+                return Err(e);
+            }
+        };
         let record = arena.options.record;
         let part = Arc::new(StreamPart {
             key,
@@ -41,9 +50,7 @@ impl Pool {
             notes: Ranked::new(Notes::new(record)),
             counts: arena.counts.clone(),
         });
-        let mut st = heap.lock();
         st.private = Some(part.clone());
-        st.kept = kept;
         drop(st);
         arena.counts.heaps.lock().push(heap.number);
         parts.push(part.clone());

@@ -161,7 +161,8 @@ impl Pool {
         s.largest_without_growth = s.largest_free.max(run).max(movable + s.stock);
         let (reserved, holes) = core.holes.totals();
         s.reserved = reserved;
-        s.holes += holes;
+        // What an arena kept that has gone meanwhile is in both.
+        s.holes = (s.holes + holes).min(reserved);
         s
     }
 

@@ -215,12 +215,19 @@ def _leave(handle):
     """Takes the thread out of an open arena and of those inside, which stay open. Returns whether
     the arena is open."""
     now = ctypes.c_void_p()
-    if C.gpumem_arena_stats_get(handle, ctypes.byref(initialised(d.gpumem_arena_stats))):
+
+    def is_open():
+        return C.gpumem_arena_stats_get(handle, ctypes.byref(initialised(d.gpumem_arena_stats))) == 0
+
+    if not is_open():
         return False
-    # If the thread has left it before, it attaches again, so that it leaves no other.
-    C.gpumem_arena_attach(handle)
-    while C.gpumem_arena_current_get(ctypes.byref(now)) == 0 and C.gpumem_arena_detach(now) == 0 and now.value != handle:
-        pass
+    if C.gpumem_arena_attach(handle) == 0:
+        # The thread has left it before.
+        C.gpumem_arena_detach(handle)
+        return True
+    while C.gpumem_arena_current_get(ctypes.byref(now)) == 0 and C.gpumem_arena_detach(now) == 0:
+        if now.value == handle or not is_open():
+            break
     return True
 
 

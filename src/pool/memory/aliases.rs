@@ -454,8 +454,8 @@ impl Aliases {
     }
 
     /// The parts of a run, from high to low addresses, if all of its aliases are dormant. Give them
-    /// back with [`Self::take_back`] or [`Self::keep`]. Extents may have moved since the parts were
-    /// looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
+    /// back with [`Self::take_back`] or [`Self::set_parts`]. Extents may have moved since the parts
+    /// were looked up. Extents of a heap at a part's addresses are that part's. If a heap has none
     /// there, or not all of a part is in stock, [`Self::look_up`] tells where they are now.
     pub(crate) fn parts(&mut self, run: RunId) -> Option<Vec<RunPart>> {
         if !self.is_dormant(run) {

@@ -1,4 +1,5 @@
-//! Which scope an allocation belongs to, and moving it to another.
+//! Which scope an allocation belongs to, and moving it to another, or out of what the abort of a
+//! capture frees.
 
 use crate::base::Result;
 use crate::pool::calls::find::Found;

@@ -5,6 +5,7 @@ pub mod id;
 pub mod interest;
 pub mod later;
 pub mod size;
+pub mod spin_lock;
 #[doc(hidden)]
 pub mod sync;
 

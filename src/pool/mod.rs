@@ -35,9 +35,9 @@
 //! - *lane*, *epoch*, *marker*, *settled*: stream order (`order/lanes.rs`); *tag*: a lane and an
 //!   epoch, when memory was last used (`order/tag.rs`); *relay*: a stream of the pool's own, which
 //!   waits for other devices (`streams/other_devices.rs`).
-//! - *stitch*: to map free extents at neighbouring addresses (`remap/stitch.rs` decides what,
-//!   `remap/anchor.rs` where, `remap/extend.rs` does); *grain*: how large new extents are
-//!   (`remap/grain.rs`).
+//! - *stitch*: to map free extents at neighbouring addresses (`remap/plan.rs` decides what,
+//!   `remap/anchor.rs` where, `remap/growth.rs` how much may be new, `remap/stitch.rs` does it);
+//!   *grain*: how large new extents are (`remap/grain.rs`).
 //! - *alias*: an address at which an extent is mapped; *dormant*: not where it is now, an *old
 //!   address* (`memory/aliases.rs`, `remap/old_addresses.rs`).
 //! - *zombie*: addresses that were never handed out and that the driver would not unmap
@@ -61,12 +61,12 @@
 //! # Locks
 //!
 //! Locks are taken in this order: `changing`, the capture arenas' locks, the stream registry's
-//! lock, that of the shells, a heap's (`heap/lock.rs`), the core's, the order's, a scope's; no lock
-//! is taken under one of rank `Leaf` (`types/ranks.rs`). A thread that holds one heap's lock only
-//! tries another's, unless it holds `changing` alone and so keeps everybody out (`look/still.rs`).
-//! Driver calls that wait for the device are made with no lock held but `changing`, shared. Those
-//! that do not wait, such as mapping and creating, may be made under the lock of the heap they are
-//! for.
+//! lock, that of the shells, a heap's (`base/spin_lock.rs`), the core's, the order's, a scope's; no
+//! lock is taken under one of rank `Leaf` (`types/ranks.rs`). A thread that holds one heap's lock
+//! only tries another's, unless it holds `changing` alone and so keeps everybody out
+//! (`look/still.rs`). Driver calls that wait for the device are made with no lock held but
+//! `changing`, shared. Those that do not wait, such as mapping and creating, may be made under the
+//! lock of the heap they are for.
 //!
 //! # Invariant of the whole
 //!

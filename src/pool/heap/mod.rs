@@ -5,7 +5,6 @@ mod bins;
 mod blocks;
 mod check;
 mod fresh_starts;
-mod lock;
 mod low;
 mod members;
 mod memo;

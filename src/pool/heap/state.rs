@@ -8,10 +8,10 @@
 //! for all.
 
 use crate::base::size::GIB;
+use crate::base::spin_lock::{SpinGuard, SpinLock};
 use crate::base::sync::AtomicU64;
 use crate::pool::heap::backoff::Backoff;
 use crate::pool::heap::fresh_starts::FreshStarts;
-use crate::pool::heap::lock::{self, Lock};
 use crate::pool::heap::low::Low;
 use crate::pool::heap::members::Members;
 use crate::pool::heap::memo::Memo;
@@ -21,7 +21,7 @@ use crate::pool::heap::slab::Slabs;
 use crate::pool::heap::waiting::{Item, Waiting};
 use crate::pool::memory::Extents;
 use crate::pool::order::{Order, OwnBatch, Tag};
-use crate::pool::types::{Counter, Want};
+use crate::pool::types::{Counter, Guard, Rank, Want};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +37,7 @@ const SHORT_AGAIN: u64 = 1 << 16;
 /// Holds a heap's lock until dropped. Then the copies of its counters are brought up to date.
 pub(crate) struct Locked<'a> {
     heap: &'a Heap,
-    st: lock::Locked<'a, HeapState>,
+    st: Guard<SpinGuard<'a, HeapState>>,
 }
 
 impl<'a> Locked<'a> {
@@ -84,7 +84,7 @@ pub(crate) struct Heap {
     /// Ready and waiting bytes. If nothing is live, all of the heap's bytes, those of empty slabs
     /// too.
     pub(crate) free: AtomicU64,
-    pub(crate) state: Lock<HeapState>,
+    pub(crate) state: SpinLock<HeapState>,
 }
 
 impl Heap {
@@ -95,7 +95,7 @@ impl Heap {
             of_captures,
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            state: Lock::new(HeapState { of_captures, ..HeapState::new(number, lane, identity, page) }),
+            state: SpinLock::new(HeapState { of_captures, ..HeapState::new(number, lane, identity, page) }),
         }
     }
 
@@ -121,19 +121,21 @@ impl Heap {
     /// Takes the lock and leaves the quick list as it is, to hand a block out or take one back.
     #[inline]
     pub(crate) fn lock_quick(&self) -> Locked<'_> {
-        Locked { heap: self, st: self.state.lock() }
+        let held = Rank::Heap.wait();
+        Locked { heap: self, st: Guard { guard: self.state.lock(), _held: held } }
     }
 
-    /// Like [`Self::lock_quick`], for a thread that keeps all others out: see
-    /// [`Lock::lock_among_others`].
+    /// Like [`Self::lock_quick`], perhaps while holding other heaps' locks: for a thread that keeps
+    /// all others out, and so waits for none that waits for it.
     pub(crate) fn lock_among_others(&self) -> Locked<'_> {
-        Locked { heap: self, st: self.state.lock_among_others() }
+        Locked { heap: self, st: Guard { guard: self.state.lock(), _held: Rank::Heap.taken() } }
     }
 
     /// Like [`Self::lock_quick`], if nobody has it.
     #[inline]
     pub(crate) fn try_lock_quick(&self) -> Option<Locked<'_>> {
-        Some(Locked { heap: self, st: self.state.try_lock()? })
+        let guard = self.state.try_lock()?;
+        Some(Locked { heap: self, st: Guard { guard, _held: Rank::Heap.taken() } })
     }
 }
 

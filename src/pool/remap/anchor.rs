@@ -2,7 +2,7 @@
 //! is room there.
 //!
 //! Then only the rest is mapped. So it pays to keep the ends of spans open: moves empty small
-//! regions before they touch large ones (`stitch.rs`). docs/adr/extent-sizes.md has what it saves.
+//! regions before they touch large ones (`plan.rs`). docs/adr/extent-sizes.md has what it saves.
 
 use crate::pool::heap::{HeapState, State};
 use crate::pool::state::Pool;

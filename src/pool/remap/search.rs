@@ -3,7 +3,7 @@
 //! Extents still mapped where they were wanted before → other streams' memory that is known to have
 //! settled, taken over in extents or borrowed in blocks, with no driver call → memory that settles
 //! in a moment → other streams' memory that the device, when asked, has passed → stitch and grow
-//! (`extend.rs`) → all of this again after a context marker, then after giving back free memory of
+//! (`stitch.rs`) → all of this again after a context marker, then after giving back free memory of
 //! every heap, then after waiting for the device, then after giving back once more → out of memory.
 //! If another heap has as much free, the wait comes before anything is given back, too.
 

@@ -1,193 +1,382 @@
-//! Which free extents to move, and what to create, so that a request finds one run of addresses.
+//! Stitching: mapping moved and created extents at one run of addresses.
 //!
-//! The VPMM algorithm (docs/spec/pool.md) generalised from pages to extents of many sizes, at their
-//! prices: moving an extent costs a map and a set-access; creating one costs a create besides, and
-//! what is created stays. So memory is moved rather than created, unless creating is no dearer and
-//! the heap stays within a small share of the most it has had live since it last started afresh.
-//!
-//! This file decides and touches nothing; `extend.rs` carries plans out.
+//! All driver calls that can fail come before the first change of the pool's own state, so a
+//! failure is undone by unmapping addresses that were never handed out. Moved extents stay mapped
+//! at their old addresses too, so that they can return there for nothing (`flip.rs`).
 
-use crate::pool::memory::ladder;
-use crate::pool::remap::sources::Source;
+use crate::base::size::human;
+use crate::base::{Error, Result, Status};
+use crate::driver::nvtx;
+use crate::pool::heap::HeapState;
+use crate::pool::memory::{Extent, RunId, Supply};
+use crate::pool::order::Tag;
+use crate::pool::remap::anchor::Anchor;
+use crate::pool::remap::economy::MUCH_ELSEWHERE;
+use crate::pool::remap::plan::{plan, Allowance, Plan};
+use crate::pool::remap::sources::{bytes_of, take_out, Others, Source};
+use crate::pool::state::{Core, Pool};
+use crate::pool::types::{too_large, Want};
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
 
-/// What to do for a shortfall.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// Positions in the list of sources.
-    pub(crate) moves: Vec<usize>,
-    /// Sizes of extents to create.
-    pub(crate) creates: Vec<u64>,
+/// The outcome of a plan.
+pub(crate) enum Outcome {
+    /// With the request's own region, live, if it was cut out of the run.
+    Done(Option<u32>),
+    /// The run would not fit next to the anchor any more.
+    NoRoom,
 }
 
-/// How much may be created, bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowance {
-    /// The most, by the limit and the device.
-    pub(crate) hard: u64,
-    /// The most that does not hurt utilisation: within the heap's slack.
-    pub(crate) cheap: u64,
-    /// The most to create rather than move anything: the heap is small, and what is moved once will
-    /// be moved again and again.
-    pub(crate) floor: u64,
-}
-
-/// Prices in microseconds per extent on an H200: map 1 + set-access 24, and create 9 besides
-/// (docs/adr/extent-sizes.md).
-const MOVE_US: u64 = 25;
-
-const CREATE_US: u64 = 34;
-
-/// The cheapest way to `need` bytes (a multiple of `page`), or `None` when there is not enough.
-pub(crate) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], allowed: Allowance) -> Option<Plan> {
-    let all_new = Plan { moves: Vec::new(), creates: ladder(need, page, max_extent) };
-    if sources.is_empty() {
-        return (need <= allowed.hard).then_some(all_new);
-    }
-    let moved = cover(need, sources);
-    let got: u64 = moved.iter().map(|&i| sources[i].extent.size).sum();
-    let missing = need.saturating_sub(got);
-    let stitched = Plan { moves: moved, creates: ladder(missing, page, max_extent) };
-    let price = |p: &Plan| p.moves.len() as u64 * MOVE_US + p.creates.len() as u64 * CREATE_US;
-    let better = need <= allowed.cheap && price(&all_new) <= price(&stitched);
-    if need <= allowed.hard && (better || need <= allowed.floor) {
-        return Some(all_new);
-    }
-    (missing <= allowed.hard).then_some(stitched)
-}
-
-/// Few sources that together have `need` bytes with little to spare, or all of them if they have
-/// less.
-///
-/// Takes those with the least [`weight`] first, as long as they fit. Then, of those larger than
-/// what is left, takes the one with the most weight, as that is a small one, and drops what this
-/// makes superfluous.
-fn cover(need: u64, sources: &[Source]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..sources.len()).collect();
-    order.sort_by_cached_key(|&i| (weight(&sources[i]), sources[i].addr));
-    let mut taken = Vec::new();
-    let mut left = need;
-    let mut skipped = None;
-    for &i in &order {
-        let size = sources[i].extent.size;
-        if left == 0 {
-            break;
+impl Pool {
+    /// Gives the heap a ready region for the request, cut and live. `None` when memory does not
+    /// suffice within the limit and the device.
+    pub(crate) fn stitch_or_grow(&self, st: &mut HeapState, want: Want) -> Result<Option<u32>> {
+        if let Err(e) = self.reap_surplus(want) {
+            // Old addresses that stay a little longer are no reason to refuse memory.
+            self.say(|| format!("heap {}: old addresses not unmapped: {}", st.number, e.message));
         }
-        if size <= left {
-            taken.push(i);
-            left -= size;
-        } else {
-            // Larger than what is left now, and so than what is left in the end.
-            skipped = Some(i);
+        st.learnt.gives_up = self.gives_up_old_addresses(st);
+        if st.learnt.gives_up {
+            // Only those that the device is known to have passed; `carry_out` has left markers.
+            self.order.poll([want.lane])?;
         }
-    }
-    if left > 0 {
-        if let Some(i) = skipped {
-            let mut spare = sources[i].extent.size - left;
-            taken.retain(|&t| {
-                let size = sources[t].extent.size;
-                let superfluous = size <= spare;
-                if superfluous {
-                    spare -= size;
+        let anchor = self.anchor(st, want);
+        if anchor.is_some() {
+            if let Outcome::Done(cut) = self.stitch_at(st, want, anchor)? {
+                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align)) {
+                    return Ok(Some(r));
                 }
-                !superfluous
-            });
-            taken.push(i);
+            }
+        }
+        match self.stitch_at(st, want, None)? {
+            Outcome::Done(Some(cut)) => Ok(Some(cut)),
+            _ => Ok(st.cut_for(want.size, want.align)),
         }
     }
-    taken
-}
 
-/// How much speaks against moving an extent: 8^neighbours × size of its region ÷ (its own
-/// size)^1.9, by experiment (docs/adr/extent-sizes.md). A small extent costs as much to move as a
-/// large one. A large free region may hold a request, or most of one, as it is. A region's
-/// neighbours may join it once they are freed, unless a hole is left between them. Comparable as an
-/// integer: floats that are not negative are in the order of their bits.
-fn weight(s: &Source) -> u64 {
-    let (region, extent) = (s.region_size as f64, s.extent.size as f64);
-    (8_f64.powi(s.neighbours) * region / extent.powf(1.9)).to_bits()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::PhysHandle;
-    use crate::pool::memory::Extent;
-    use crate::pool::order::Tag;
-
-    const P: u64 = 2 << 20;
-
-    fn sources(pages: &[u64]) -> Vec<Source> {
-        let at = |i: usize, n: u64| Source {
-            heap: 1,
-            region: i as u32,
-            region_size: n * P,
-            neighbours: 2,
-            addr: i as u64 * 1000 * P,
-            extent: Extent { handle: PhysHandle(i as u64), size: n * P, id: i as u32 },
-            place: (0, 0),
-            tag: Tag::SETTLED,
+    /// One try at a place. `Done` even if memory does not suffice.
+    fn stitch_at(&self, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
+        let need = (want.size - anchor.map_or(0, |a| a.has))
+            .checked_next_multiple_of(self.page)
+            .ok_or_else(|| too_large(want.size))?;
+        let exchanged = self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
+        // Before other heaps' locks are taken, because it looks into those heaps.
+        let mut allowed = self.allowance(st, want);
+        // What was given back is created again; it is no reason to take other heaps' memory.
+        let lacks = need.saturating_sub(exchanged);
+        let (mut sources, mut others) = self.gather(st, anchor, (lacks, want), false)?;
+        // A graph is not launched behind what its stream waits for now.
+        let mut may_wait = self.options.wait && !st.of_captures;
+        let mut reaped = false;
+        let movable = bytes_of(&sources) + self.core.lock().stock.bytes();
+        if lacks > movable {
+            self.refine(st, want, need - movable);
+        }
+        let only_grows = sources.is_empty() && self.shares_extents(st, want.size);
+        let (mut ahead, extent) = self.ahead(st, want, only_grows, allowed);
+        let mut in_place = anchor.is_none() && only_grows;
+        let cut = loop {
+            let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
+            let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, allowed) else {
+                // Last, memory that the device has not passed: this stream would wait for it, on
+                // the device. A captured stream cannot wait for anything outside its capture.
+                if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
+                    return Ok(Outcome::Done(None));
+                }
+                drop(std::mem::take(&mut others));
+                (sources, others) = self.gather(st, anchor, (need, Want { reach: usize::MAX, ..want }), true)?;
+                continue;
+            };
+            // New memory goes behind the last new memory, so that a heap that only grows is one
+            // span.
+            let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
+            match self.carry_out(st, &mut others, behind, &sources, &plan, (want, true)) {
+                Ok(Outcome::Done(cut)) => break cut,
+                Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
+                Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
+                Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
+                    ahead = 0;
+                    st.goes_without();
+                }
+                // The device has less than the limit allows: see whether moving alone is enough.
+                Err(e) if e.status == Status::OutOfMemory && allowed.hard > 0 && !plan.creates.is_empty() => {
+                    allowed = Allowance { hard: 0, cheap: 0, floor: 0 };
+                }
+                // Nothing was to be created, so the system has run out of mappings.
+                Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
+                    self.reap()?;
+                }
+                Err(e) if e.status == Status::OutOfMemory => break None,
+                Err(e) => return Err(e),
+            }
         };
-        pages.iter().enumerate().map(|(i, &n)| at(i, n)).collect()
+        Ok(Outcome::Done(cut))
     }
 
-    fn go(need: u64, have: &[u64], hard: u64, cheap: u64) -> Option<(Vec<u64>, Vec<u64>)> {
-        let s = sources(have);
-        let p = plan(need * P, P, 512 * P, &s, Allowance { hard: hard * P, cheap: cheap * P, floor: 0 })?;
-        let moves: Vec<u64> = p.moves.iter().map(|&i| s[i].extent.size / P).collect();
-        let creates: Vec<u64> = p.creates.iter().map(|c| c / P).collect();
-        assert!(moves.iter().chain(&creates).sum::<u64>() >= need);
-        Some((moves, creates))
-    }
-
-    #[test]
-    fn moves_before_it_creates() {
-        assert_eq!(go(10, &[8, 4, 2, 1], 100, 0), Some((vec![8, 2], vec![])));
-        assert_eq!(go(20, &[8, 4], 100, 0), Some((vec![8, 4], vec![8])));
-        assert_eq!(go(5, &[], 100, 0), Some((vec![], vec![4, 1])));
-    }
-
-    #[test]
-    fn covers_with_the_smallest_that_does_and_drops_the_superfluous() {
-        assert_eq!(go(5, &[8, 4], 100, 0), Some((vec![8], vec![])));
-        assert_eq!(go(7, &[4, 4, 2], 100, 0), Some((vec![4, 4], vec![])));
-    }
-
-    #[test]
-    fn empties_small_regions_before_it_touches_large_ones() {
-        // Two extents of 4 pages in a region of 8, one of 3 pages and one of 2 alone in theirs.
-        let mut s = sources(&[4, 4, 3, 2]);
-        for (source, region) in s.iter_mut().zip([0, 0, 2, 3]) {
-            source.region = region;
+    /// The extents that could move: the heap's own free ones, and if those do not suffice, others'
+    /// that the device has passed. With `unsettled`, also those that it has not passed but that a
+    /// marker covers.
+    fn gather<'a>(
+        &'a self,
+        me: &HeapState,
+        anchor: Option<Anchor>,
+        (need, want): (u64, Want),
+        unsettled: bool,
+    ) -> Result<(Vec<Source>, Others<'a>)> {
+        let mut sources = self.sources(me, anchor.map(|a| a.region), |_| true);
+        let mut others = Others::new();
+        let mut have = bytes_of(&sources);
+        for other in self.others_with(me.number, self.page).take(want.reach) {
+            if have >= need {
+                break;
+            }
+            let Some(mut st) = other.try_lock() else { continue };
+            self.order.poll([other.lane])?;
+            st.settle(&self.order, &self.index);
+            let usable = |tag| self.usable(tag, me, want.lane) || (unsettled && self.order.marked(tag));
+            let found = self.sources(&st, None, usable);
+            if !found.is_empty() {
+                have += bytes_of(&found);
+                sources.extend(found);
+                others.insert(other.number, st);
+            }
         }
-        (s[0].region_size, s[1].region_size) = (8 * P, 8 * P);
-        let moves = |need: u64| cover(need * P, &s);
-        assert_eq!(moves(2), [3], "as large as needed");
-        assert_eq!(moves(5), [2, 3], "not one of 4 and a smaller one");
-        assert_eq!(moves(9), [2, 3, 0], "the rest out of the large region");
-        assert_eq!(moves(4), [1], "one that covers what is left makes smaller ones superfluous");
+        Ok((sources, others))
     }
 
-    #[test]
-    fn leaves_what_may_be_joined_for_last() {
-        let mut s = sources(&[2, 4, 4, 4]);
-        (s[1].neighbours, s[2].neighbours, s[3].neighbours) = (1, 0, 1);
-        let moves = |need: u64| cover(need * P, &s);
-        assert_eq!(moves(4), [2], "a span of its own");
-        assert_eq!(moves(10), [2, 1, 0], "what is between two others last");
-        assert_eq!(moves(12), [2, 1, 3]);
+    /// Carries a plan out. With `cut`, the request is cut out of the run.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn carry_out(
+        &self,
+        st: &mut HeapState,
+        others: &mut Others<'_>,
+        anchor: Option<Anchor>,
+        sources: &[Source],
+        plan: &Plan,
+        (want, cut): (Want, bool),
+    ) -> Result<Outcome> {
+        // This stream waits, on the device, for other streams' memory that the device has not
+        // passed. If a later step fails, that wait does no harm.
+        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        let mut waited = false;
+        for s in moves.iter().filter(|s| s.heap != st.number && !self.usable(s.tag, st, want.lane)) {
+            waited = true;
+            if !self.order.wait(s.tag, want.stream)? {
+                return Err(Error::internal("memory of unknown order was chosen for a stitch"));
+            }
+        }
+        // Whether the device keeps up matters to the shared heap only; a captured stream cannot
+        // tell.
+        let may_share = self.heap_count.load(Relaxed) > 1 && st.is_ordinary();
+        let tells = may_share && (!moves.is_empty() || self.is_shared(st.number));
+        let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
+        let supply = self.supply(want, &plan.creates)?;
+        let created = supply.create.iter().sum::<u64>();
+        let stocked = supply.stocked.iter().map(|(e, _)| e.size).sum::<u64>();
+        let remapped = bytes_of(moves.iter().copied()) + stocked;
+        let range = match created {
+            0 => nvtx::range(c"stitch", remapped),
+            new => nvtx::range(c"growth", new),
+        };
+        let run = self.map_supply(st, anchor, want, &moves, &supply);
+        drop(range);
+        let (va, run) = match run {
+            Ok(Some(done)) => done,
+            other => {
+                let mut core = self.core.lock();
+                supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+                return other.map(|_| Outcome::NoRoom);
+            }
+        };
+
+        // From here on nothing fails: the driver has done its part.
+        let mut order = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
+        for (_, tag) in &supply.stocked {
+            // A tag of another lane is settled.
+            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+        }
+        let run_bytes: u64 = run.iter().map(|e| e.size).sum();
+        self.say(|| {
+            let (heap, moved, stocked, created) = (st.number, moves.len(), supply.stocked.len(), supply.create.len());
+            let [run, asked] = [run_bytes, want.size].map(human);
+            let place = match anchor {
+                Some(a) if a.in_front => "in front of a free region",
+                Some(_) => "behind a free region",
+                None => "at addresses of its own",
+            };
+            format!(
+                "heap {heap}: {run} for a request of {asked} {place}: {moved} extents moved, {stocked} from the stock, \
+                 {created} created"
+            )
+        });
+        let own = moves.iter().filter(|s| s.heap == st.number).count();
+        st.count_moves(moves.len() as u64, own as u64);
+        st.learnt.remapped += remapped;
+        self.counters.remapped.fetch_add(remapped, Relaxed);
+        self.counters.paid.fetch_add(remapped, Relaxed);
+        if let Some(marked) = marked.filter(|_| tells) {
+            self.look_whether_behind(marked);
+        }
+        st.learnt.fresh_starts.mapped_again += (moves.len() + supply.stocked.len()) as u64;
+        let (run, region) = commit(&mut self.core.lock(), st, others, moves, order, (va, &run), (want, cut));
+        st.learnt.memo.note(want, run);
+        match supply.create.is_empty() {
+            true => st.stitches += 1,
+            false => _ = self.counters.growths.fetch_add(1, Relaxed),
+        }
+        if plan.moves.is_empty() {
+            st.grown_to = va + run_bytes;
+        }
+        Ok(Outcome::Done(region))
     }
 
-    #[test]
-    fn creates_when_that_is_cheaper_and_there_is_slack() {
-        assert_eq!(go(4, &[1, 1, 1, 1], 100, 4), Some((vec![], vec![4])));
-        assert_eq!(go(4, &[1, 1, 1, 1], 100, 3), Some((vec![1, 1, 1, 1], vec![])));
-        assert_eq!(go(4, &[4], 100, 100), Some((vec![4], vec![])), "moving one is cheaper than creating one");
+    /// Makes up the planned sizes from the stock as far as possible. Before anything is created,
+    /// asks the device about what other streams have left there. If that is much, records a context
+    /// marker for it, as an idle stream records none.
+    fn supply(&self, want: Want, sizes: &[u64]) -> Result<Supply> {
+        let largest = sizes.first().copied().unwrap_or(self.page);
+        let mut core = self.core.lock();
+        let supply = core.stock.supply(sizes, self.page, largest, want.lane, &self.order);
+        if supply.create.is_empty() || core.stock.bytes() == 0 {
+            return Ok(supply);
+        }
+        let lanes = core.stock.lanes(&self.order);
+        let orphaned = core.stock.iter().any(|(_, t)| !self.order.marked(t) && self.order.only_context(t));
+        let created = supply.create.iter().sum();
+        supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
+        let unmarked = core.stock.iter().filter(|(_, t)| !self.order.marked(*t)).map(|(e, _)| e.size).sum::<u64>();
+        drop(core);
+        lanes.iter().filter(|&&l| l != want.lane).for_each(|&l| self.order.ask_for_marker(l));
+        let much = unmarked >= MUCH_ELSEWHERE.min(created) && self.order.captures.changes() == 0;
+        let marked = (orphaned || much) && self.order.mark_context(Some(want.stream))?;
+        if marked && much {
+            self.order.context_passes_within(self.options.patience)?;
+        }
+        self.order.poll(lanes)?;
+        Ok(self.core.lock().stock.supply(sizes, self.page, largest, want.lane, &self.order))
     }
 
-    #[test]
-    fn says_when_there_is_not_enough() {
-        assert_eq!(go(10, &[4, 4], 1, 1), None);
-        assert_eq!(go(10, &[4, 4], 2, 0), Some((vec![4, 4], vec![2])));
-        assert_eq!(go(10, &[], 9, 9), None);
+    /// Takes addresses and maps everything a stitch needs there. Returns the addresses and the
+    /// extents in their order, or `None` when there is no room next to the anchor.
+    fn map_supply(
+        &self,
+        st: &mut HeapState,
+        anchor: Option<Anchor>,
+        want: Want,
+        moves: &[&Source],
+        supply: &Supply,
+    ) -> Result<Option<(u64, Vec<Extent>)>> {
+        let moved = moves.iter().map(|s| s.extent).chain(supply.stocked.iter().map(|x| x.0));
+        let len = moved.clone().map(|e| e.size).sum::<u64>() + supply.create.iter().sum::<u64>();
+        if anchor.is_some_and(|a| a.old && !self.make_way(a.at, a.in_front, len)) {
+            return Ok(None);
+        }
+        let kept = st.kept;
+        let place = anchor.map(|a| a.start(len));
+        let va = match place {
+            Some(start) if start == kept.0 && len <= kept.1 - kept.0 => {
+                st.kept.0 += len;
+                start
+            }
+            _ => match self.take_addresses(place, len, want.align)? {
+                Some(va) => va,
+                None => return Ok(None),
+            },
+        };
+        let run = self.map_run(va, len, moved, &supply.create).inspect_err(|_| {
+            if st.kept != kept && self.core.lock().holes.take_at(va, len) {
+                st.kept = kept;
+            }
+        });
+        run.map(|run| Some((va, run)))
     }
+}
+
+/// The part of a stitch that cannot fail, after the driver has done its part. `moves` leave their
+/// regions. The run just mapped at `va`, which begins with them, becomes a ready region, last used
+/// at `order` or when they were. With `cut`, the request is cut out of it if it fits. Returns the
+/// run's number and the request's region.
+#[allow(clippy::too_many_arguments)]
+fn commit(
+    core: &mut Core,
+    st: &mut HeapState,
+    others: &mut Others<'_>,
+    moves: Vec<&Source>,
+    mut order: Tag,
+    (va, run): (u64, &[Extent]),
+    (want, cut): (Want, bool),
+) -> (RunId, Option<u32>) {
+    // Work that repeats finds them at the same places when it wants the run back.
+    let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
+    let parts = core.aliases.parts_from(run.iter().copied().zip(from));
+    let mut pieces = pieces(moves);
+    // From high to low addresses: what is left of a region before the cut keeps its number.
+    pieces.sort_unstable_by_key(|p| Reverse(p.addr));
+    for p in &pieces {
+        let from = from_heap(st, others, p);
+        let tag = from.regions.get(p.region).tag;
+        from.extents.within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+        // Tags of other lanes have settled, or the stream waits for them on the device, so all that
+        // are joined here are of one lane.
+        if p.heap == st.number || tag.lane() == want.lane {
+            order = order.later(tag);
+        }
+    }
+    let id = core.aliases.add_run(va, run);
+    core.aliases.set_parts(id, parts);
+    let (start, end, _) = core.aliases.bounds(id);
+    if st.kept == (start, start) {
+        // Beyond the addresses that it keeps, a private heap grows where it can.
+        st.kept = (end, end);
+    }
+    st.extents.insert_all(start, end, core.aliases.run(id));
+    for p in &pieces {
+        take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
+    }
+    others.values_mut().for_each(|other| other.note_taken());
+    let region = st.regions.add(start, end - start);
+    let region = st.regions.take_neighbours(region, order);
+    let order = st.regions.get(region).tag;
+    let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align));
+    let (block, left) = st.cut_run(region, cut);
+    for r in left {
+        // In the shared heap what is left may be in order for the request's stream alone.
+        match order == Tag::SETTLED || order.lane() == st.lane {
+            true => st.regions.put_back(r, order),
+            false => st.wait_for(r, &[order]),
+        }
+    }
+    st.note_taken();
+    (id, cut.map(|_| block))
+}
+
+/// The heap a piece is in: `st`, or one of the others.
+fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbours) -> &'a mut HeapState {
+    match others.get_mut(&p.heap) {
+        Some(guard) => guard,
+        None => st,
+    }
+}
+
+/// Neighbouring extents that leave one free region together.
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    heap: u32,
+    region: u32,
+    addr: u64,
+    end: u64,
+}
+
+/// The sources as pieces; those that follow each other in the list and in memory are one.
+fn pieces(mut sources: Vec<&Source>) -> Vec<Neighbours> {
+    sources.sort_unstable_by_key(|s| s.addr);
+    let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
+    for s in sources {
+        let end = s.end();
+        match pieces.last_mut() {
+            Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
+            _ => pieces.push(Neighbours { heap: s.heap, region: s.region, addr: s.addr, end }),
+        }
+    }
+    pieces
 }

@@ -10,9 +10,7 @@ mod units;
 pub(crate) use allocation::{checked_alignment, too_large, Want};
 pub use allocation::{AllocFlags, AllocInfo, AllocRequest};
 pub use options::PoolOptions;
-#[cfg(not(loom))]
-pub(crate) use ranks::Guard;
-pub(crate) use ranks::{Rank, RankHeld, Ranked, RankedGuard};
+pub(crate) use ranks::{Guard, Rank, RankHeld, Ranked, RankedGuard};
 pub(crate) use receipts::rounded;
 pub use receipts::{Counter, Receipt, Slip};
 pub use scope::{Scope, ScopeCounts};

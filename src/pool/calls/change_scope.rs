@@ -54,11 +54,7 @@ impl Pool {
         let Ok(Found::Pooled { st, place }) = self.around(ptr) else { return };
         let (Some(part), Known { id, .. }) = (st.private.clone(), st.at(place)) else { return };
         drop(st);
-        let mut made = part.counts.made.lock();
-        // Mostly it has just been made.
-        if let Some(at) = made.iter().rposition(|m| m.id == id) {
-            made.remove(at);
-        }
+        part.counts.made.lock().remove(&id);
     }
 
     /// The scope of the live allocation that contains `ptr`.

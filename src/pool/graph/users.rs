@@ -66,19 +66,21 @@ impl Pool {
         let Some(id) = id_at(addr) else { return };
         let mut made = route.arena.counts.made.lock();
         if made.len() == made.capacity() && made.len() >= MANY {
-            made.retain(|m| id_at(m.addr) == Some(m.id));
+            made.retain(|&id, m| id_at(m.addr) == Some(id));
             // Room for as many again, so that looking at all of them stays rare.
             let live = made.len();
             made.reserve(live);
         }
-        made.push(Made { addr, id, route: route.number });
+        made.insert(id, Made { addr, route: route.number });
     }
 
     /// Frees all live allocations of a route that has ended. Returns their addresses.
     pub(crate) fn free_made(&self, route: &Route) -> Vec<u64> {
-        let mine: Vec<Made> = route.arena.counts.made.lock().extract_if(.., |m| m.route == route.number).collect();
+        let of_route = |_: &u64, m: &mut Made| m.route == route.number;
+        let mut mine: Vec<(u64, Made)> = route.arena.counts.made.lock().extract_if(of_route).collect();
+        mine.sort_unstable_by_key(|m| m.0);
         let mut freed = Vec::new();
-        for Made { addr, id, .. } in mine {
+        for (id, Made { addr, .. }) in mine {
             let Some((mut st, place)) = self.live_at(addr, Some(id)) else { continue };
             // Allocations the end of an arena has in hand are freed there.
             if st.is_reclaimed(place) {

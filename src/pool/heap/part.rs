@@ -8,6 +8,7 @@
 
 use crate::base::sync::AtomicU64;
 use crate::pool::types::{Rank, Ranked};
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -135,7 +136,6 @@ impl Notes {
 /// An allocation of a route.
 pub(crate) struct Made {
     pub(crate) addr: u64,
-    pub(crate) id: u64,
     /// The route's number.
     pub(crate) route: u64,
 }
@@ -148,9 +148,8 @@ pub(crate) struct Counts {
     pub(crate) total: AtomicU64,
     pub(crate) allocations: AtomicU64,
     pub(crate) deviations: AtomicU64,
-    /// What aborts of the arena's routes free, in the order in which it was made, those freed since
-    /// included.
-    pub(crate) made: Ranked<Vec<Made>, { Rank::Made as u8 }>,
+    /// What aborts of the arena's routes free, by id, those freed since included.
+    pub(crate) made: Ranked<FxHashMap<u64, Made>, { Rank::Made as u8 }>,
 }
 
 /// One stream's part of an arena.

@@ -168,11 +168,19 @@ pub(crate) struct Slabs {
     /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do
     /// not count.
     empty: [u32; CLASSES],
+    /// Per class, how many objects are pending, those of `old` slabs left out.
+    pending: [u32; CLASSES],
 }
 
 impl Default for Slabs {
     fn default() -> Slabs {
-        Slabs { all: Vec::new(), vacant: Vec::new(), heads: [NONE; CLASSES], empty: [0; CLASSES] }
+        Slabs {
+            all: Vec::new(),
+            vacant: Vec::new(),
+            heads: [NONE; CLASSES],
+            empty: [0; CLASSES],
+            pending: [0; CLASSES],
+        }
     }
 }
 
@@ -207,6 +215,16 @@ impl Slabs {
             self.unlink(s);
         }
         Some((Place::Object { slab: s, number: n }, addr))
+    }
+
+    /// Whether a slab of the class has a free object.
+    pub(crate) fn has_free(&self, class: usize) -> bool {
+        self.heads[class] != NONE
+    }
+
+    /// How many objects of the class will be free once what they wait for has settled.
+    pub(crate) fn pending(&self, class: usize) -> u32 {
+        self.pending[class]
     }
 
     /// Notes the record of a live object.
@@ -281,6 +299,7 @@ impl Slabs {
         let slab = &mut self.all[s as usize];
         slab.one_less(now);
         slab.pending += 1;
+        self.pending[slab.class as usize] += u32::from(!slab.old);
         slab.waiting[n as usize / 64] |= 1 << (n % 64);
     }
 
@@ -289,6 +308,7 @@ impl Slabs {
     pub(crate) fn settle(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
         slab.pending -= 1;
+        self.pending[slab.class as usize] -= u32::from(!slab.old);
         slab.waiting[n as usize / 64] &= !(1 << (n % 64));
         self.put_back(s, n)
     }
@@ -338,7 +358,8 @@ impl Slabs {
                 empty.push(s);
             }
         }
-        (self.heads, self.empty) = ([NONE; CLASSES], [0; CLASSES]);
+        *self =
+            Slabs { all: std::mem::take(&mut self.all), vacant: std::mem::take(&mut self.vacant), ..Slabs::default() };
         empty
     }
 
@@ -368,7 +389,7 @@ impl Slabs {
 
     /// Checks the invariants written above [`Slab`].
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let mut empty = [0; CLASSES];
+        let (mut empty, mut pendings) = ([0; CLASSES], [0; CLASSES]);
         let mut listed = std::collections::HashSet::new();
         for &head in &self.heads {
             let mut at = head;
@@ -385,11 +406,13 @@ impl Slabs {
             ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
             let right = listed.contains(&i) == (free > 0 && !s.old);
             ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
-            if s.is_empty() && !s.old {
-                empty[s.class as usize] += 1;
+            if !s.old {
+                empty[s.class as usize] += u32::from(s.is_empty());
+                pendings[s.class as usize] += s.pending;
             }
         }
         ensure!(empty == self.empty, "the count of empty slabs is wrong");
+        ensure!(pendings == self.pending, "the count of pending objects is wrong");
         Ok(())
     }
 }

@@ -295,6 +295,12 @@ impl HeapState {
         Some(cut)
     }
 
+    /// Whether the heap has ready memory for a request.
+    pub(crate) fn serves(&self, want: Want) -> bool {
+        let object = want.class.is_some_and(|class| self.slabs.has_free(class));
+        object || self.regions.find(want.size, want.align, |_| true).is_some()
+    }
+
     /// Where in a free region a request goes, and how many bytes it gets.
     ///
     /// A block goes to the start. In a ring, the newest block is next to that; blocks made together

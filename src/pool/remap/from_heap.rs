@@ -29,7 +29,7 @@ impl Pool {
 
     /// Takes a small object, if the class has a free one. Returns its address.
     #[inline]
-    fn take_object(&self, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
+    pub(crate) fn take_object(&self, st: &mut HeapState, class: usize, req: &AllocRequest) -> Option<u64> {
         let (place, addr) = st.take_object(class, req.size)?;
         st.note_tag(addr, req.tag);
         st.admit(req, place, self.number);
@@ -40,24 +40,23 @@ impl Pool {
     fn malloc_small_slow(&self, mut st: Locked<'_>, class: usize, req: &AllocRequest) -> Result<u64> {
         st.regions.tidy();
         self.poll_and_settle(&mut st)?;
-        if let Some(addr) = self.take_object(&mut st, class, req) {
-            return Ok(addr);
-        }
         let heap = st.heap();
         let want = Want::new(slab::slab_size(class), SLOT, (req.stream, st.lane));
-        let (mut st, region) = match self.find_region(st, want, req) {
-            Ok(answer) => answer.own()?,
+        let want = Want { class: Some(class), ..want };
+        match self.find_region(st, want, req) {
+            Ok(Answer::Region(mut st, region)) => {
+                st.add_slab(class, region, &self.index);
+                let taken = self.take_object(&mut st, class, req);
+                taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
+            }
+            Ok(Answer::Made(addr)) => Ok(addr),
             Err(e) if e.status == Status::OutOfMemory => {
                 // Less than a slab may be left, and other heaps lend blocks but no slabs.
-                let align = req.align.max(GRANULE);
-                let want = Want { size: SLOT, align, ..want };
-                return self.malloc_large_slow(heap.lock(), want, req);
+                let want = Want { size: SLOT, align: req.align.max(GRANULE), ..want };
+                self.malloc_large_slow(heap.lock(), want, req)
             }
-            Err(e) => return Err(e),
-        };
-        st.add_slab(class, region, &self.index);
-        let taken = self.take_object(&mut st, class, req);
-        taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
+            Err(e) => Err(e),
+        }
     }
 
     #[cold]
@@ -65,7 +64,7 @@ impl Pool {
         self.poll_and_settle(&mut st)?;
         match self.find_region(st, Want { for_block: true, ..want }, req)? {
             Answer::Region(mut st, r) => Ok(self.finish_block(&mut st, r, req, want.lane)),
-            Answer::Block(addr) => Ok(addr),
+            Answer::Made(addr) => Ok(addr),
         }
     }
 }

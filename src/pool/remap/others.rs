@@ -24,12 +24,12 @@ enum Adoption {
     AfterAsking,
 }
 
-/// Memory from another heap.
+/// Memory for a request.
 pub(crate) enum Obtained {
-    /// A live region in extents that are now the heap's own.
+    /// A live region of the heap.
     Region(u32),
-    /// A block that the other heap has handed out.
-    Block(u64),
+    /// An allocation that has been handed out: another heap's block, or an object of the heap.
+    Made(u64),
 }
 
 impl Pool {
@@ -90,6 +90,12 @@ impl Pool {
         (st.learnt.peak_live.max(st.live_bytes + size) + self.options.slack_floor).saturating_sub(st.extents.bytes())
     }
 
+    /// Takes ready memory of the heap itself: an object of the request's class, or a region.
+    pub(crate) fn take_own(&self, st: &mut HeapState, want: Want, req: &AllocRequest) -> Option<Obtained> {
+        let object = want.class.and_then(|class| self.take_object(st, class, req));
+        object.map(Obtained::Made).or_else(|| st.cut_for(want.size, want.align).map(Obtained::Region))
+    }
+
     /// Takes other heaps' free memory with no question to the device: whole extents, if the heap
     /// lacks them, or else a single block, if that will do, which stays the other heap's.
     pub(crate) fn take_known(&self, st: &mut HeapState, want: Want, req: &AllocRequest) -> Result<Option<Obtained>> {
@@ -98,7 +104,7 @@ impl Pool {
         }
         let adopted = self.adopt(st, want, Adoption::Known, |_| true)?;
         let region = if adopted { st.cut_for(want.size, want.align) } else { None };
-        let taken = region.map(Obtained::Region).or_else(|| self.borrow(st, want, req).map(Obtained::Block));
+        let taken = region.map(Obtained::Region).or_else(|| self.borrow(st, want, req).map(Obtained::Made));
         st.vain.borrowing.ended(taken.is_some());
         Ok(taken)
     }
@@ -126,8 +132,9 @@ impl Pool {
     /// fits now.
     pub(crate) fn wait_a_moment(&self, st: &mut HeapState, want: Want) -> Result<bool> {
         let queries = self.options.patience;
+        let objects = |st: &HeapState| want.class.is_some_and(|class| st.slabs.pending(class) > 0);
         if queries == 0
-            || st.waiting_bytes < want.size
+            || (st.waiting_bytes < want.size && !objects(st))
             || !st.about_to_settle(&self.order)
             || !st.vain.patience.try_now()
         {
@@ -136,7 +143,7 @@ impl Pool {
         for _ in 0..queries {
             self.order.poll(st.waits_for())?;
             if st.settle(&self.order, &self.index) {
-                if st.regions.find(want.size, want.align, |_| true).is_some() {
+                if st.serves(want) {
                     st.vain.patience.ended(true);
                     return Ok(true);
                 }
@@ -219,8 +226,8 @@ impl Pool {
                 break;
             }
         }
-        let found = match st.cut_for(want.size, want.align) {
-            Some(r) => Some(Obtained::Region(r)),
+        let found = match self.take_own(st, want, req) {
+            Some(own) => Some(own),
             None => {
                 st.vain.borrowing = Backoff::default();
                 self.take_known(st, want, req)?

@@ -17,16 +17,17 @@ use crate::pool::types::{AllocRequest, Want};
 pub(crate) enum Answer<'a> {
     /// A live region of the heap itself, which is locked.
     Region(Locked<'a>, u32),
-    /// A block of another heap, handed out.
-    Block(u64),
+    /// An allocation that has been handed out: another heap's block, or an object of the heap.
+    Made(u64),
 }
 
 impl<'a> Answer<'a> {
-    /// The region, for a request that is not for one block: nothing is lent to it.
+    /// The region, for a request that is for neither a block nor an object: nothing is handed out
+    /// for it.
     pub(crate) fn own(self) -> Result<(Locked<'a>, u32)> {
         match self {
             Answer::Region(st, region) => Ok((st, region)),
-            Answer::Block(at) => Err(Error::internal(format!("{at:#x} was borrowed for no block"))),
+            Answer::Made(at) => Err(Error::internal(format!("{at:#x} was handed out for no allocation"))),
         }
     }
 }
@@ -35,7 +36,7 @@ impl Obtained {
     fn answer(self, st: Locked<'_>) -> Answer<'_> {
         match self {
             Obtained::Region(r) => Answer::Region(st, r),
-            Obtained::Block(addr) => Answer::Block(addr),
+            Obtained::Made(addr) => Answer::Made(addr),
         }
     }
 }
@@ -54,7 +55,7 @@ impl Pool {
         tight && want.size >= MANY_PAGES * self.page && st.private.is_none()
     }
 
-    /// A live region for a request that the thread's heap had no object or block for. Tries its own
+    /// Memory for a request that the thread's heap had no object or block for. Tries its own
     /// free memory, runs that are still mapped, other heaps' memory (for a block, also by
     /// borrowing), and then stitching and growing. Before it gives up, waits for the device and
     /// gives free memory back everywhere.
@@ -65,8 +66,8 @@ impl Pool {
             want.align = align.max(self.page);
         }
         for attempt in 0.. {
-            if let Some(r) = st.cut_for(want.size, want.align) {
-                return Ok(Answer::Region(st, r));
+            if let Some(own) = self.take_own(&mut st, want, req) {
+                return Ok(own.answer(st));
             }
             if let Some(r) = self.flip(&mut st, want, None) {
                 return Ok(Answer::Region(st, r));
@@ -84,10 +85,10 @@ impl Pool {
             if want.for_block && self.shares(&st, want) {
                 drop(st);
                 if let Some(shared) = self.enter_shared_heap()? {
-                    let own = Want { for_block: false, ..want };
+                    let own = Want { for_block: false, class: None, ..want };
                     match self.find_region(shared, own, req).and_then(Answer::own) {
                         Ok((mut st, r)) => {
-                            return Ok(Answer::Block(self.finish_block(&mut st, r, req, want.lane)));
+                            return Ok(Answer::Made(self.finish_block(&mut st, r, req, want.lane)));
                         }
                         // Whole extents were not enough, but parts of extents may be free here, or
                         // be borrowed.
@@ -107,8 +108,8 @@ impl Pool {
             self.ask_for_markers(&st, want)?;
             let settled = self.is_shared(heap.number) && self.poll_and_settle(&mut st)?;
             if settled || self.wait_a_moment(&mut st, want)? || self.take_over(&mut st, want)? {
-                if let Some(r) = st.cut_for(want.size, want.align) {
-                    return Ok(Answer::Region(st, r));
+                if let Some(own) = self.take_own(&mut st, want, req) {
+                    return Ok(own.answer(st));
                 }
             }
             if known {
@@ -116,7 +117,7 @@ impl Pool {
                     return Ok(found.answer(st));
                 }
             } else if let Some(addr) = self.borrow(&st, want, req) {
-                return Ok(Answer::Block(addr));
+                return Ok(Answer::Made(addr));
             }
             if st.is_ordinary() && self.take_from_shared_heap(&mut st) {
                 if let Some(r) = st.cut_for(want.size, want.align) {

@@ -119,6 +119,9 @@ pub(crate) struct Want {
     pub(crate) lane: u32,
     /// Whether it is for one block, which another heap may hand out.
     pub(crate) for_block: bool,
+    /// If it is for a small object: the object's class. Then a free object of the heap's slabs will
+    /// do, too.
+    pub(crate) class: Option<usize>,
     /// How many other heaps with enough free memory to look at: few at first, so that the cost of a
     /// request does not grow with the number of idle streams, and all before it fails.
     pub(crate) reach: usize,
@@ -129,6 +132,6 @@ const NEAR: usize = 32;
 
 impl Want {
     pub(crate) fn new(size: u64, align: u64, (stream, lane): (StreamHandle, u32)) -> Want {
-        Want { size, align, stream, lane, for_block: false, reach: NEAR }
+        Want { size, align, stream, lane, for_block: false, class: None, reach: NEAR }
     }
 }

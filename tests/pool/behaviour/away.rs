@@ -1,9 +1,9 @@
 //! Memory that one stream allocates and another one frees: when it comes back, and what is asked
 //! and mapped meanwhile.
 
-use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE};
+use crate::pool_support::{checked, late, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::{KIB, MIB};
-use gpumem::driver::Call;
+use gpumem::driver::{Call, Driver};
 use gpumem::pool::PoolOptions;
 
 const SIZES: [u64; 5] = [300, 40 * KIB, 65 * KIB, 3 * MIB, 20 * MIB];
@@ -105,4 +105,46 @@ fn a_request_waits_until_it_fits_while_more_is_on_its_way() {
         rig.close();
     }
     assert!(waited > 80, "{waited} questions: no run had to wait");
+}
+
+/// Small objects that wait for another stream serve a request before it fails, and before anything
+/// is mapped for it, although no region comes free with them.
+#[test]
+fn objects_freed_elsewhere_serve_a_request_that_nothing_else_can() {
+    for (size, seed) in [300, 4000, 64 * KIB].into_iter().flat_map(|size| [(size, 1), (size, 2), (size, 3)]) {
+        let rig = Rig::new(late(seed, GIB_DEVICE), PoolOptions { limit: PAGE, ..PoolOptions::default() });
+        let (s, t) = (rig.stream(), rig.stream());
+        let blocks: Vec<u64> = std::iter::from_fn(|| rig.pool.malloc(&request(size, s)).ok()).collect();
+        let (gone, left): (Vec<_>, Vec<_>) = blocks.iter().zip(0..).partition(|b| b.1 % 8 == 0);
+        rig.order(s, t);
+        for (&p, _) in &gone {
+            rig.fill(t, p, size, 1);
+            rig.free(p, t);
+        }
+        let again: Vec<u64> = gone.iter().map(|_| rig.malloc(size, s)).collect();
+        again.iter().for_each(|&p| rig.fill(s, p, size, 2));
+        rig.books();
+        left.iter().map(|b| b.0).chain(&again).for_each(|&p| rig.free(p, s));
+        rig.close();
+    }
+}
+
+/// Objects used on streams that are gone wait for the context. It is asked before more is mapped,
+/// so one live object at a time never takes more than a page.
+#[test]
+fn objects_that_wait_for_the_context_come_back() {
+    for size in [300, 4000, 64 * KIB] {
+        let rig = Rig::new(checked(GIB_DEVICE), PoolOptions::default());
+        let s = rig.stream();
+        for _ in 0..2000 {
+            let t = rig.stream();
+            let p = rig.malloc(size, s);
+            rig.pool.record_stream(p, t).unwrap();
+            rig.fill(t, p, size, 1);
+            rig.free(p, s);
+            rig.host.stream_destroy(D, t).unwrap();
+        }
+        assert_eq!(rig.mapped(), PAGE, "{size} bytes");
+        rig.close();
+    }
 }

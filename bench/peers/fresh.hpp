@@ -162,6 +162,32 @@ public:
         });
     }
 
+    // A cache of small entries that live long among ten large temporaries that do not; any of either
+    // kind goes next.
+    void cache() {
+        const uint64_t cap = std::min<uint64_t>(2 * G, total_ / 32);
+        Builder b;
+        uint64_t cached = 0;
+        auto any = [&](bool small) {
+            for (;;) {
+                const size_t k = random_.below(b.live());
+                if ((b.bytes_of(k) <= M) == small) return k;
+            }
+        };
+        size_t temporaries = 0;
+        run("cache", b, {a_}, [&] {
+            const uint64_t entry = random_.bytes(12, 20);
+            b.allocate(entry, 0);
+            for (cached += entry; cached > cap;) {
+                const size_t k = any(true);
+                cached -= b.bytes_of(k);
+                b.free(k, 0);
+            }
+            b.allocate(random_.bytes(24, 28), 0);
+            if (++temporaries > 10) b.free(any(false), 0);
+        });
+    }
+
     // Training steps, each of another sequence length: what the forward pass keeps is freed by the
     // backward pass.
     void lengths() {

@@ -70,6 +70,7 @@ bool run(const Job &job) {
         {"uniform", [&] { fresh.uniform(); }},
         {"nearly_full", [&] { fresh.nearly_full(); }},
         {"lengths", [&] { fresh.lengths(); }},
+        {"cache", [&] { fresh.cache(); }},
         {"pipeline", [&] { fresh.pipeline(); }},
         {"fifo", [&] { fresh.fifo(); }},
         {"turns", [&] { fresh.turns(); }},

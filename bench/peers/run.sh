@@ -74,7 +74,7 @@ has_gpumem() { case " $ALLOCATORS " in *" gpumem "*) ;; *) return 1 ;; esac; }
 # Workloads that leave no memory behind for others to stumble over share a process.
 groups=("hot live threads threads_one_stream cross_stream" "random" "growing" "checkerboard")
 # Work that never repeats, the same numbers for every allocator.
-groups+=(serving log_uniform held uniform nearly_full lengths pipeline fifo turns growth many_streams)
+groups+=(serving log_uniform held uniform nearly_full lengths cache pipeline fifo turns growth many_streams)
 options=(--limit "$LIMIT" --seed "$SEED")
 if [ -n "${OPS:-}" ]; then options+=(--ops "$OPS"); fi
 failed=0

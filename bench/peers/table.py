@@ -28,7 +28,7 @@ MAIN = {
     "growing": [(None, "mean"), (None, "device used")],
     "checkerboard": [(None, "malloc"), (None, "device used after")],
     **dict.fromkeys(
-        ["serving", "log_uniform", "held", "uniform", "nearly_full", "lengths", "pipeline", "fifo"],
+        ["serving", "log_uniform", "held", "uniform", "nearly_full", "lengths", "cache", "pipeline", "fifo"],
         [("sixth pass", "mean"), ("sixth pass", "p99"), ("sixth pass", "p99.9"), ("sixth pass", "utilisation")],
     ),
     "turns": [(None, "mean malloc"), (None, "device used")],

@@ -37,7 +37,7 @@ impl Pool {
         let (heap, routed) = self.heap_and_route(req.stream)?;
         let made = match routed {
             Some(routed) => self.malloc_captured(heap, &routed, req, align),
-            None => self.malloc_in(self.enter(heap, req.stream), req, align),
+            None => self.malloc_in(self.enter(heap, req.stream, req.size), req, align),
         };
         made.inspect_err(|e| {
             if e.status == Status::OutOfMemory {
@@ -79,7 +79,7 @@ impl Pool {
     #[inline(always)]
     fn malloc_hit_of(&self, size: u64, stream: StreamHandle, scope: Option<&Arc<Scope>>) -> Option<NonZeroU64> {
         let heap = self.cached_heap(stream)?;
-        let mut st = heap.try_lock_quick()?;
+        let mut st = self.for_size(heap, size).try_lock_quick()?;
         if st.counter.is_some() {
             // With a receipt to make, a hit saves nothing.
             return None;

@@ -114,19 +114,19 @@ impl Pool {
         Ok((heap, None))
     }
 
-    /// Locks the heap from which this thread allocates on `stream`: `heap`, or another one if the
-    /// thread keeps meeting others there.
+    /// Locks the heap from which this thread allocates `size` bytes on `stream`: `heap` or its
+    /// annex, or those of another one if the thread keeps meeting others there.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> Locked<'a> {
-        match heap.try_lock_quick() {
+    pub(crate) fn enter<'a>(&'a self, heap: &'a Heap, stream: StreamHandle, size: u64) -> Locked<'a> {
+        match self.for_size(heap, size).try_lock_quick() {
             Some(st) => st,
-            None => self.enter_later(heap, stream),
+            None => self.enter_later(heap, stream, size),
         }
     }
 
     #[cold]
-    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle) -> Locked<'a> {
-        let st = heap.lock_quick();
+    fn enter_later<'a>(&'a self, heap: &'a Heap, stream: StreamHandle, size: u64) -> Locked<'a> {
+        let st = self.for_size(heap, size).lock_quick();
         let mallocs = st.mallocs;
         let move_on = CACHE.with(|c| {
             let p = &c[slot(stream)];
@@ -147,7 +147,7 @@ impl Pool {
             p.heap.set(other.number);
             p.collisions.set(0);
         });
-        other.lock_quick()
+        self.for_size(other, size).lock_quick()
     }
 
     /// The heap of a captured stream. Every allocation during a capture of this handle comes from

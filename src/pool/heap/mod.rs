@@ -24,4 +24,4 @@ pub use part::{Life, Placed, Span};
 pub(crate) use places::Known;
 pub(crate) use region::{block_size, Block, State, GRANULE, MIN_SPLIT};
 pub(crate) use slab::SMALL_MAX;
-pub(crate) use state::{Heap, HeapState, Locked, Vain, SMALL_HEAP};
+pub(crate) use state::{Heap, HeapState, Locked, Vain, SMALL_HEAP, WANTED};

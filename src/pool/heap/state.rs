@@ -9,7 +9,7 @@
 
 use crate::base::size::GIB;
 use crate::base::spin_lock::{SpinGuard, SpinLock};
-use crate::base::sync::AtomicU64;
+use crate::base::sync::{AtomicU32, AtomicU64};
 use crate::pool::heap::backoff::Backoff;
 use crate::pool::heap::fresh_starts::FreshStarts;
 use crate::pool::heap::low::Low;
@@ -21,7 +21,7 @@ use crate::pool::heap::slab::Slabs;
 use crate::pool::heap::waiting::{Item, Waiting};
 use crate::pool::memory::Extents;
 use crate::pool::order::{Order, OwnBatch, Tag};
-use crate::pool::types::{Counter, Guard, Rank, Want};
+use crate::pool::types::{Counter, Guard, Rank, Want, NONE};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,6 +33,9 @@ pub(crate) const SMALL_HEAP: u64 = GIB;
 /// Finding no room counts if it happens within this many allocations of the last time, or of the
 /// heap's start.
 const SHORT_AGAIN: u64 = 1 << 16;
+
+/// For [`Heap::annex`].
+pub(crate) const WANTED: u32 = NONE - 1;
 
 /// Holds a heap's lock until dropped. Then the copies of its counters are brought up to date.
 pub(crate) struct Locked<'a> {
@@ -84,6 +87,9 @@ pub(crate) struct Heap {
     /// Ready and waiting bytes. If nothing is live, all of the heap's bytes, those of empty slabs
     /// too.
     pub(crate) free: AtomicU64,
+    /// The number of its annex, [`NONE`] without one, [`WANTED`] if the next small request is to
+    /// make it (`streams/annex.rs`).
+    pub(crate) annex: AtomicU32,
     pub(crate) state: SpinLock<HeapState>,
 }
 
@@ -95,6 +101,7 @@ impl Heap {
             of_captures,
             live: AtomicU64::new(0),
             free: AtomicU64::new(0),
+            annex: AtomicU32::new(NONE),
             state: SpinLock::new(HeapState { of_captures, ..HeapState::new(number, lane, identity, page) }),
         }
     }

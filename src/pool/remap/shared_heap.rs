@@ -53,10 +53,12 @@ impl Pool {
             && !self.has_nearly_all(st, want.size)
     }
 
-    /// Whether hardly any memory would be in other heaps once a request of `size` is met. Then it
-    /// would move no less in the shared heap, and not find there what it had before.
+    /// Whether hardly any memory would be in other streams' heaps once a request of `size` is met.
+    /// Then it would move no less in the shared heap, and not find there what it had before.
     fn has_nearly_all(&self, st: &HeapState, size: u64) -> bool {
-        let own = st.extents.bytes() + self.core.lock().stock.bytes() + size;
+        let of_stream = self.all_heaps().filter(|h| h.lane == st.lane && h.number != st.number);
+        let beside: u64 = of_stream.map(|h| h.live.load(Relaxed) + h.free.load(Relaxed)).sum();
+        let own = st.extents.bytes() + beside + self.core.lock().stock.bytes() + size;
         let all = self.mapped_now() + size;
         all.saturating_sub(own) <= all / OF_OTHERS
     }

@@ -222,7 +222,10 @@ impl Pool {
         st.learnt.memo.note(want, run);
         match supply.create.is_empty() {
             true => st.stitches += 1,
-            false => _ = self.counters.growths.fetch_add(1, Relaxed),
+            false => {
+                self.counters.growths.fetch_add(1, Relaxed);
+                self.want_annex(st);
+            }
         }
         if plan.moves.is_empty() {
             st.grown_to = va + run_bytes;

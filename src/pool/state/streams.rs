@@ -21,6 +21,8 @@ pub(crate) struct StreamHeaps {
     pub(crate) lane: u32,
     /// Heap numbers; never empty.
     pub(crate) heaps: Vec<u32>,
+    /// The annexes of these heaps.
+    pub(crate) annexes: Vec<u32>,
     /// The position of the heap for the next thread that wants another one, when no more are made.
     pub(crate) next: usize,
 }

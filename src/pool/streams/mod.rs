@@ -1,5 +1,6 @@
 //! Which lane and which heaps are a stream's.
 
+mod annex;
 mod cache;
 mod other_devices;
 mod registry;

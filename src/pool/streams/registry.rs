@@ -81,7 +81,7 @@ impl Pool {
         }
         let unnamed = !matches!(key, Key::Handle(_));
         let heap = self.add_lane_and_heap(unnamed, (stream, id), id == CAPTURED_ID).ok_or_else(|| self.too_many())?;
-        streams.insert(key, StreamHeaps { lane: heap.lane, heaps: vec![heap.number], next: 0 });
+        streams.insert(key, StreamHeaps { lane: heap.lane, heaps: vec![heap.number], annexes: Vec::new(), next: 0 });
         if per_thread {
             leave_at_exit(&self.spare_streams, id);
         }
@@ -116,7 +116,7 @@ impl Pool {
         if let Some(counter) = self.counter.get().filter(|_| stream != StreamHandle::PER_THREAD) {
             counter.stream_renewed(stream);
         }
-        let heaps = entry.heaps.iter().filter_map(|&n| self.heap(n));
+        let heaps = entry.heaps.iter().chain(&entry.annexes).filter_map(|&n| self.heap(n));
         // Counted, so that every heap is retired.
         let waits = heaps.filter(|heap| self.retire(heap)).count() > 0;
         // Most often the old stream is long done; then its memory is ready again at once.

@@ -1,6 +1,7 @@
 //! What the pool promises, one theme a file, on the host device with every access checked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod annex;
 mod away;
 mod dedicated;
 mod devices;

@@ -162,8 +162,8 @@ public:
         });
     }
 
-    // A cache of small entries that live long among ten large temporaries that do not; any of either
-    // kind goes next.
+    // A cache of small entries that live long, among ten large temporaries that do not; any of
+    // either kind goes next.
     void cache() {
         const uint64_t cap = std::min<uint64_t>(2 * G, total_ / 32);
         Builder b;

@@ -6,6 +6,9 @@
 //! place, so a watch is used only once it has been proved in this process (`cuda/watch.rs`), and is
 //! compared with the driver's own answer whenever a stream is met for the first time.
 //! `GPUMEM_STREAM_CHECK=driver` turns it off; then the driver is asked each time.
+//!
+//! A watch also tells whether a stream that may be gone is there and not being captured. The driver
+//! cannot be asked that.
 
 use super::host::Identities;
 use crate::base::StreamHandle;
@@ -48,6 +51,26 @@ impl Watch {
         }
     }
 
+    /// The identity of a live created stream that is being captured; `None` when it is not, or
+    /// cannot be seen.
+    pub fn look_captured(&self, s: StreamHandle) -> Option<u64> {
+        match self {
+            Watch::Ask => None,
+            Watch::Fields(f) => f.see(s).and_then(|(idle, id)| (!idle).then_some(id)),
+            Watch::Host(identities) => identities.captured(s),
+        }
+    }
+
+    /// Whether the created stream of this identity is seen to be alive and not being captured. Its
+    /// handle may be no stream's any more, or another one's.
+    pub fn shows_idle(&self, s: StreamHandle, id: u64) -> bool {
+        match self {
+            Watch::Ask => false,
+            Watch::Fields(f) => f.see_from_afar(s) == Some((true, id)),
+            Watch::Host(identities) => identities.idle(s) == Some(id),
+        }
+    }
+
     /// Whether it shows captures of streams that synchronise with the legacy stream; for the others
     /// it always does.
     pub fn shows_blocking(&self) -> bool {
@@ -64,6 +87,12 @@ const LOWEST_ADDRESS: usize = 4096;
 impl Fields {
     #[inline]
     fn look(self, s: StreamHandle) -> Option<u64> {
+        self.see(s).and_then(|(idle, id)| idle.then_some(id))
+    }
+
+    /// Whether a live created stream is not being captured, and its identity.
+    #[inline]
+    fn see(self, s: StreamHandle) -> Option<(bool, u64)> {
         if s.0 < LOWEST_ADDRESS {
             return None;
         }
@@ -75,9 +104,40 @@ impl Fields {
         unsafe {
             let structure = (s.0 as *const *const u8).read_volatile();
             let capture = structure.add(self.capture).cast::<u64>().read_volatile();
-            (capture == 0).then(|| structure.add(self.id).cast::<u64>().read_volatile())
+            Some((capture == 0, structure.add(self.id).cast::<u64>().read_volatile()))
         }
     }
+
+    /// Like [`Self::see`], for a stream that may be gone: then it shows anything or nothing.
+    fn see_from_afar(self, s: StreamHandle) -> Option<(bool, u64)> {
+        let word = |address: usize| read(address, 8).first().copied();
+        let structure = word(s.0)? as usize;
+        let capture = word(structure.wrapping_add(self.capture))?;
+        Some((capture == 0, word(structure.wrapping_add(self.id))?))
+    }
+}
+
+/// Reads up to `bytes` (a multiple of 8) from an address, as far as they are readable. The system
+/// copies them, so an invalid address ends the read and not the process; one call, as it is made
+/// during captures.
+pub(super) fn read(address: usize, bytes: usize) -> Vec<u64> {
+    let mut words = vec![0u64; bytes / 8];
+    let mut want = bytes;
+    let done = loop {
+        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: want };
+        let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: want };
+        // SAFETY: `local` is within `words`; the remote range is this process's own and is checked
+        // by the kernel.
+        let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        match usize::try_from(n) {
+            Ok(n) => break n,
+            // Some systems refuse a range that is readable only in part.
+            Err(_) if want > 8 => want /= 2,
+            Err(_) => break 0,
+        }
+    };
+    words.truncate(done / 8);
+    words
 }
 
 #[cfg(test)]
@@ -91,12 +151,32 @@ mod tests {
         let pointer = structure.as_ptr();
         let s = StreamHandle(std::ptr::from_ref(&pointer) as usize);
         let watch = Watch::Fields(Fields { id: 24, capture: 40, blocking: true });
-        assert_eq!(watch.look(s), Some(42));
+        assert_eq!((watch.look(s), watch.look_captured(s)), (Some(42), None));
+        assert!(watch.shows_idle(s, 42) && !watch.shows_idle(s, 41));
         structure[5] = 0x5555;
-        assert_eq!(watch.look(s), None, "being captured");
+        assert_eq!((watch.look(s), watch.look_captured(s)), (None, Some(42)), "being captured");
+        assert!(!watch.shows_idle(s, 42));
         assert_eq!(watch.look(StreamHandle::LEGACY), None);
         assert_eq!(watch.look(StreamHandle::PER_THREAD), None);
         assert_eq!(Watch::Ask.look(s), None);
         std::hint::black_box(&structure);
+    }
+
+    #[test]
+    fn a_stream_that_is_gone_shows_nothing() {
+        let watch = Watch::Fields(Fields { id: 24, capture: 40, blocking: true });
+        // No address, and the address of no address.
+        assert!(!watch.shows_idle(StreamHandle(8), 42));
+        for pointer in [0, 8, usize::MAX - 7] {
+            assert!(!watch.shows_idle(StreamHandle(std::ptr::from_ref(&pointer) as usize), 42));
+        }
+    }
+
+    #[test]
+    fn reading_ends_where_nothing_is_mapped() {
+        let words = [1u64, 2, 3];
+        assert_eq!(read(words.as_ptr() as usize, 24), [1, 2, 3]);
+        assert!(read(8, 64).is_empty());
+        assert!(read(usize::MAX - 7, 64).is_empty());
     }
 }

@@ -10,6 +10,7 @@ use gpumem::context::{Config, Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Call, CaptureMode, Driver, Fault, FaultRule, GraphHandle};
 use gpumem::pool::GraphArenaOptions;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 const D: DeviceId = DeviceId(0);
@@ -446,6 +447,46 @@ fn one_graph_after_another_has_the_memory_of_one() {
         let mapped = r.ctx.stats(D).unwrap().mapped;
         assert!(mapped <= 80 * MIB, "{detection:?}, waits last {last_first}: {mapped} bytes");
         r.free(r.malloc(100, s), s);
+        r.nothing_left();
+    }
+}
+
+/// Graphs are captured on streams that are used for nothing else, and launched on another one. Each
+/// graph that goes leaves its memory to the next.
+#[test]
+fn graphs_that_take_turns_keep_the_footprint_flat() {
+    for new_stream in [false, true] {
+        let r = rig(checked(), CaptureDetection::Auto);
+        let (e, side) = (r.stream(), r.stream());
+        let (mut graphs, mut mapped) = (VecDeque::new(), Vec::new());
+        for _ in 0..30 {
+            let s = if new_stream { r.stream() } else { side };
+            let mut output = 0;
+            let graph = r.capture(s, || {
+                output = r.malloc(4 * MIB, s);
+                r.free(r.malloc(20 * MIB, s), s);
+            });
+            graphs.push_back((graph, output, s));
+            for &(graph, ..) in &graphs {
+                r.host.graph_launch(D, graph, e).unwrap();
+            }
+            r.free(r.malloc(8 * MIB, e), e);
+            r.ctx.stream_sync(e).unwrap();
+            if graphs.len() > 2 {
+                let (graph, output, s) = graphs.pop_front().unwrap();
+                r.free(output, e);
+                r.host.graph_destroy(D, graph).unwrap();
+                if new_stream {
+                    r.host.stream_destroy(D, s).unwrap();
+                }
+            }
+            mapped.push(r.ctx.stats(D).unwrap().mapped);
+        }
+        assert_eq!(mapped[10], mapped[29], "new streams {new_stream}: {mapped:?}");
+        for (graph, output, _) in graphs {
+            r.free(output, e);
+            r.host.graph_destroy(D, graph).unwrap();
+        }
         r.nothing_left();
     }
 }

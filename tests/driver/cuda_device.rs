@@ -273,7 +273,8 @@ fn a_stream_that_is_being_captured_is_seen_to_be() {
             assert!(ids.iter().all(Option::is_some), "{what}");
             for _ in 0..3 {
                 let graph = capture.start(s, mode, to_graph);
-                assert_eq!(watch.look(s), None, "{what}");
+                assert_eq!((watch.look(s), watch.look_captured(s)), (None, ids[0]), "{what}");
+                assert!(!ids[0].is_some_and(|id| watch.shows_idle(s, id)), "{what}");
                 let elsewhere = std::thread::scope(|t| t.spawn(|| watch.look(s)).join().unwrap());
                 assert_eq!(elsewhere, None, "{what}: another thread looks");
                 assert_eq!(watch.look(joined), ids[1], "{what}: not yet joined");
@@ -285,6 +286,7 @@ fn a_stream_that_is_being_captured_is_seen_to_be() {
                 d.stream_wait(D0, s, event).unwrap();
                 assert_eq!(capture.finish(s, graph), 0, "{what}");
                 assert_eq!([s, joined, bystander].map(|s| watch.look(s)), ids, "{what}: after the end");
+                assert!(ids[0].is_some_and(|id| watch.shows_idle(s, id)), "{what}: after the end");
             }
             // Waiting for a stream that is being captured ends the capture.
             let graph = capture.start(s, mode, to_graph);
@@ -296,6 +298,43 @@ fn a_stream_that_is_being_captured_is_seen_to_be() {
             assert_eq!(d.stream_id(D0, s).ok(), ids[0], "{what}");
             [s, joined, bystander].into_iter().for_each(|s| d.stream_destroy(D0, s).unwrap());
         }
+    }
+    d.event_destroy(D0, event).unwrap();
+}
+
+/// A stream that was forked into a capture may be destroyed, and the capture goes on. It does not
+/// look idle then. And the device cannot be waited for during a capture, whatever its mode.
+#[test]
+fn what_is_gone_says_nothing_about_a_capture_but_a_wait_does() {
+    let Some(d) = gpu() else { return };
+    let _alone = CAPTURING.lock().unwrap_or_else(|e| e.into_inner());
+    let Some(watch) = watch_of(&d) else { return };
+    d.set_current_device(D0).unwrap();
+    let capture = Capture::load(&d);
+    let event = d.event_create(D0).unwrap();
+    for mode in 0..3 {
+        let s = d.stream_create(D0).unwrap();
+        for _ in 0..50 {
+            let forks: Vec<StreamHandle> = (0..5).map(|_| d.stream_create(D0).unwrap()).collect();
+            let graph = capture.start(s, mode, false);
+            d.event_record(D0, event, s).unwrap();
+            forks.iter().for_each(|&f| d.stream_wait(D0, f, event).unwrap());
+            let ids: Vec<u64> = forks.iter().map(|&f| watch.look_captured(f).unwrap()).collect();
+            for &f in &forks {
+                d.event_record(D0, event, f).unwrap();
+                d.stream_wait(D0, s, event).unwrap();
+            }
+            for n in 0..forks.len() {
+                d.stream_destroy(D0, forks[n]).unwrap();
+                assert!(!forks.iter().zip(&ids).any(|(&f, &id)| watch.shows_idle(f, id)), "mode {mode}");
+            }
+            assert_eq!(capture.finish(s, graph), 0, "mode {mode}: the capture was lost");
+        }
+        let graph = capture.start(s, mode, false);
+        assert!(d.device_sync(D0).is_err(), "mode {mode}");
+        assert!(std::thread::scope(|t| t.spawn(|| d.device_sync(D0)).join().unwrap()).is_err(), "mode {mode}");
+        capture.finish(s, graph);
+        d.stream_destroy(D0, s).unwrap();
     }
     d.event_destroy(D0, event).unwrap();
 }

@@ -548,3 +548,65 @@ fn after_the_capture_memory_of_gone_streams_comes_back_as_before() {
     w.before.iter().flatten().for_each(|&p| w.free(p, None));
     w.rig.close();
 }
+
+/// Whether a context marker is recorded for memory of a stream that is gone, when the next stream
+/// of its handle is named.
+fn gone_streams_get_a_marker(w: &Scene) -> bool {
+    w.rig.fault.start_recording();
+    for _ in 0..2 {
+        let s = w.rig.stream();
+        let p = w.malloc(64 * MIB, s);
+        w.free(p, Some(s));
+        w.rig.host.stream_destroy(D, s).unwrap();
+    }
+    w.rig.fault.stop_recording().contains(&Call::ContextRecord)
+}
+
+/// The pool looks whether the captured stream is captured still, although nobody names it; and sees
+/// when it is captured again, although nobody allocates in that capture.
+#[test]
+fn the_pool_sees_when_a_capture_is_over_and_when_the_next_one_begins() {
+    for watch in [true, false] {
+        let w = Scene::new(checked(BYTES), PoolOptions { watch, ..page_extents() });
+        w.rig.host.begin_capture(w.cap).unwrap();
+        let p = w.malloc(100, w.cap);
+        w.free(p, Some(w.cap));
+        assert!(!gone_streams_get_a_marker(&w), "the capture is in progress");
+        assert!(w.rig.host.end_capture(w.cap).unwrap(), "the capture was lost");
+        for _ in 0..2 {
+            assert_eq!(gone_streams_get_a_marker(&w), watch);
+            w.rig.host.begin_capture(w.cap).unwrap();
+            assert!(!gone_streams_get_a_marker(&w), "the next one is in progress");
+            assert!(w.rig.host.end_capture(w.cap).unwrap(), "the capture was lost");
+        }
+        let p = w.malloc(100, w.cap);
+        w.free(p, Some(w.cap));
+        w.before.iter().flatten().for_each(|&p| w.free(p, None));
+        w.rig.close();
+    }
+}
+
+/// The device refuses to be waited for during a capture. So after a wait none is in progress, and
+/// what was freed before may be used anywhere, even if the pool cannot see the captured stream.
+#[test]
+fn a_wait_for_the_device_says_that_captures_are_over() {
+    for (watch, gone) in [(true, false), (true, true), (false, false), (false, true)] {
+        let w = Scene::new(checked(BYTES), PoolOptions { watch, ..page_extents() });
+        let s = w.rig.stream();
+        w.rig.host.begin_capture(s).unwrap();
+        let p = w.malloc(64 * MIB, s);
+        w.free(p, Some(s));
+        assert!(w.rig.host.end_capture(s).unwrap());
+        if gone {
+            w.rig.host.stream_destroy(D, s).unwrap();
+        }
+        w.rig.pool.sync_device().unwrap();
+        let mapped = w.rig.mapped();
+        let p = w.malloc(64 * MIB, w.other);
+        assert_eq!(w.rig.mapped(), mapped, "{}", w.rig.pool.dump());
+        w.free(p, Some(w.other));
+        assert!(gone_streams_get_a_marker(&w));
+        w.before.iter().flatten().for_each(|&p| w.free(p, None));
+        w.rig.close();
+    }
+}

@@ -15,7 +15,7 @@ use super::code::CODE_SUCCESS;
 use super::driver::CudaDriver;
 use super::handles::{raw_event, raw_stream};
 use crate::base::{DeviceId, Error, Result, StreamHandle};
-use crate::driver::watch::Fields;
+use crate::driver::watch::{read, Fields};
 use crate::driver::{Driver, EventHandle, Watch};
 use cudarc::driver::sys::{CUgraph, CUstream, CUstreamCaptureMode, CUstream_flags};
 use std::collections::BTreeSet;
@@ -247,41 +247,5 @@ impl<'a> Probe<'a> {
             }
         }
         Ok(true)
-    }
-}
-
-/// Reads up to `bytes` (a multiple of 8) from an address, as far as they are readable. The system
-/// copies them, so an invalid address ends the read and not the process; one call, as it is made
-/// during captures.
-fn read(address: usize, bytes: usize) -> Vec<u64> {
-    let mut words = vec![0u64; bytes / 8];
-    let mut want = bytes;
-    let done = loop {
-        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: want };
-        let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: want };
-        // SAFETY: `local` is within `words`; the remote range is this process's own and is checked
-        // by the kernel.
-        let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-        match usize::try_from(n) {
-            Ok(n) => break n,
-            // Some systems refuse a range that is readable only in part.
-            Err(_) if want > 8 => want /= 2,
-            Err(_) => break 0,
-        }
-    };
-    words.truncate(done / 8);
-    words
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reading_ends_where_nothing_is_mapped() {
-        let words = [1u64, 2, 3];
-        assert_eq!(read(words.as_ptr() as usize, 24), [1, 2, 3]);
-        assert!(read(8, 64).is_empty());
-        assert!(read(usize::MAX - 7, 64).is_empty());
     }
 }

@@ -31,8 +31,18 @@ impl Identities {
     /// The identity of a live created stream that is not being captured.
     #[inline]
     pub(in crate::driver) fn idle(&self, s: StreamHandle) -> Option<u64> {
+        self.see(s).and_then(|(idle, id)| idle.then_some(id))
+    }
+
+    /// The identity of a live created stream that is being captured.
+    pub(in crate::driver) fn captured(&self, s: StreamHandle) -> Option<u64> {
+        self.see(s).and_then(|(idle, id)| (!idle).then_some(id))
+    }
+
+    #[inline]
+    fn see(&self, s: StreamHandle) -> Option<(bool, u64)> {
         let word = self.word(Self::slot(s)?)?.load(Ordering::Acquire);
-        (word != 0 && word & CAPTURED == 0).then_some(word & ((1 << ID_BITS) - 1))
+        (word != 0).then_some((word & CAPTURED == 0, word & ((1 << ID_BITS) - 1)))
     }
 
     /// Notes that the capture of a stream has begun or ended.

@@ -33,6 +33,7 @@ impl Pool {
                 access.push(peer);
             }
         }
+        let watch = if options.watch { driver.stream_watch(dev) } else { Watch::Ask };
         let pool = Pool {
             dev,
             number: NUMBER.fetch_add(1, Relaxed),
@@ -42,8 +43,8 @@ impl Pool {
             access,
             limit: AtomicU64::new(if options.limit == 0 { u64::MAX } else { options.limit }),
             index: Index::of_pages(page),
-            order: Order::new(driver.clone(), dev, options.max_lanes),
-            watch: if options.watch { driver.stream_watch(dev) } else { Watch::Ask },
+            order: Order::new(driver.clone(), dev, options.max_lanes, watch.clone()),
+            watch,
             heap_count: AtomicU32::new(0),
             heaps: empty_cells(options.max_lanes),
             streams: Apart::default(),

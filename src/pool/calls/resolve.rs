@@ -53,11 +53,6 @@ impl Pool {
         self.heap(heap).filter(|_| self.still(stream, id, captures, check))
     }
 
-    /// Whether the watch is known to show captures of this stream.
-    fn is_shown(&self, stream: StreamHandle) -> bool {
-        self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
-    }
-
     /// Whether the thread's cache has the stream, and its handle still stands for that stream.
     pub fn knows(&self, stream: StreamHandle) -> bool {
         self.cached_heap(stream).is_some()
@@ -155,7 +150,7 @@ impl Pool {
     #[cold]
     fn captured_heap(&self, stream: StreamHandle) -> Result<&Heap> {
         let key = capture_key(stream);
-        self.order.captures.met(key, false);
+        self.order.captures.met(key, self.seen_captured(stream), false);
         // This key stands for no particular stream, so its identity never changes.
         self.register_as(Key::Captured(key), stream, CAPTURED_ID)
     }

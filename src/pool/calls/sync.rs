@@ -28,13 +28,7 @@ impl Pool {
     /// Waits until the device has done everything submitted to it. Memory freed before the call is
     /// settled then.
     pub fn sync_device(&self) -> Result<()> {
-        // As in `sync_stream`. While a capture is known, no marker is recorded.
-        let marked = matches!(self.order.mark_context(None), Ok(true));
-        match marked || self.is_capturing() {
-            true => self.driver.device_sync(self.dev)?,
-            // The driver has no such markers, or a wait for other devices is owed.
-            false => self.order.sync_device()?,
-        }
+        self.order.sync_device()?;
         self.order.poll_all()
     }
 }

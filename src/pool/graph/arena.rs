@@ -60,9 +60,7 @@ impl Pool {
         if !p.released.load(Relaxed) || self.order.captures.known() || self.is_claimed(stream)? {
             return Ok(());
         }
-        // A route with a filter may have a capture that no call has named yet.
-        let quiet = p.route_count.load(Acquire) == 0;
-        let due = quiet && p.released.swap(false, Relaxed) && self.shells_lack_a_marker();
+        let due = !self.captures_may_be_unmet() && p.released.swap(false, Relaxed) && self.shells_lack_a_marker();
         if due && !matches!(self.order.mark_context(Some(stream)), Ok(true)) {
             p.released.store(true, Relaxed);
         }

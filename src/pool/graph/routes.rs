@@ -42,7 +42,7 @@ impl Pool {
                 }
                 match now {
                     // Known before memory is mapped: what makes room for it waits for no context.
-                    Now::Captured => _ = captures.met(key, true),
+                    Now::Captured => _ = captures.met(key, self.seen_captured(stream), true),
                     Now::Idle(_) => {
                         captures.over(|| key);
                         // The capture may use what the stream has freed so far once the device has
@@ -75,8 +75,10 @@ impl Pool {
         // Only now: the end of the last route closes what was met before.
         let time = match route.which {
             WhichStreams::Filter(_) => 0,
-            _ if matches!(began, Some(Now::Idle(_))) => captures.announced(key),
-            _ => captures.met(key, true),
+            WhichStreams::Handle(_) if matches!(began, Some(Now::Idle(_))) => captures.announced(key),
+            WhichStreams::Handle(stream) | WhichStreams::CaptureOf(stream) => {
+                captures.met(key, self.seen_captured(stream), true)
+            }
         };
         if let Some(part) = own {
             part.user.lock().met = time;
@@ -225,7 +227,7 @@ impl Pool {
         let Some((route, now)) = self.route_of(stream)? else { return Ok(None) };
         match self.part_for(&route.arena, stream, now) {
             Ok(part) => {
-                self.use_part(&part, now)?;
+                self.use_part(&part, stream, now)?;
                 Ok(Some((self.part_heap(&part)?, Routed { route, part })))
             }
             // The arena was released meanwhile.

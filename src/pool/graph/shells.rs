@@ -7,7 +7,7 @@
 use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, State};
 use crate::pool::order::KnownCapture;
-use crate::pool::state::Pool;
+use crate::pool::state::{Pool, WhichStreams};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
 
@@ -84,11 +84,18 @@ impl Pool {
     /// call has named yet. `stream` must not be in a capture. Captures that only routes of the past
     /// have named count as over: PyTorch names the stream of its captures at no other time.
     pub(crate) fn settle_shells(&self, stream: Option<StreamHandle>) -> Result<()> {
-        let quiet = self.privates.route_count.load(Acquire) == 0;
+        let quiet = !self.captures_may_be_unmet();
         if quiet && self.shells_lack_a_marker() && self.order.mark_context_heeding(stream, KnownCapture::is_open)? {
             return self.order.poll_patiently();
         }
         self.order.poll([])
+    }
+
+    /// Whether a route may have a capture that no call has named yet. A route for the streams of
+    /// one capture began when that was met.
+    pub(crate) fn captures_may_be_unmet(&self) -> bool {
+        let routes = self.privates.routes.lock();
+        routes.iter().any(|r| !matches!(r.which, WhichStreams::CaptureOf(_)))
     }
 
     /// Whether something that released arenas left waits for a context marker yet to be recorded.

@@ -38,7 +38,7 @@ impl Pool {
     }
 
     /// Notes that the part's stream, which is `now`, is about to allocate or free from it.
-    pub(crate) fn use_part(&self, part: &StreamPart, now: Now) -> Result<()> {
+    pub(crate) fn use_part(&self, part: &StreamPart, stream: StreamHandle, now: Now) -> Result<()> {
         let mut user = part.user.lock();
         match now {
             Now::Idle(id) => {
@@ -48,7 +48,7 @@ impl Pool {
                 (user.id, user.eager) = (Some(id), true);
             }
             Now::Captured => {
-                user.met = self.order.captures.met(part.key, true);
+                user.met = self.order.captures.met(part.key, self.seen_captured(stream), true);
                 if user.eager {
                     self.order.poll(self.heaps_of(&part.heaps).map(|h| h.lane))?;
                     self.hand_over_part(part);
@@ -150,7 +150,7 @@ mod tests {
             let route = pool.begin_route(&arena, WhichStreams::Handle(s), 0, None).unwrap();
             let malloc = |stream, size| {
                 let part = pool.part_for(&arena, stream, Now::Captured).unwrap();
-                pool.use_part(&part, Now::Captured).unwrap();
+                pool.use_part(&part, stream, Now::Captured).unwrap();
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
                 pool.malloc_captured(pool.part_heap(&part).unwrap(), &Routed { route: route.clone(), part }, &req, 16)
                     .unwrap()
@@ -184,7 +184,7 @@ mod tests {
         let part = pool.part_for(&arena, stream, Now::Captured).unwrap();
         let mut kept = [Vec::new(), Vec::new()];
         for i in 0..20 * MANY {
-            pool.use_part(&part, Now::Captured).unwrap();
+            pool.use_part(&part, stream, Now::Captured).unwrap();
             let req = AllocRequest { size: 4096, stream, ..AllocRequest::default() };
             let routed = Routed { route: routes[i % 2].clone(), part: part.clone() };
             let p = pool.malloc_captured(pool.part_heap(&part).unwrap(), &routed, &req, 16).unwrap();

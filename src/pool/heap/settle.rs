@@ -190,6 +190,7 @@ mod tests {
     use crate::base::size::TIB;
     use crate::base::{DeviceId, StreamHandle};
     use crate::driver::host::{HostDriver, HostOptions};
+    use crate::driver::Watch;
     use crate::pool::heap::slab::{class_of, slab_size};
 
     /// A stream's handle goes to another one. Before the heap hears of it, another thread frees the
@@ -200,7 +201,7 @@ mod tests {
     fn an_old_slab_that_is_dropped_late_is_not_the_new_streams_own() {
         const PAGE: u64 = 2 << 20;
         let host = HostDriver::new(HostOptions::default()).unwrap();
-        let (order, index) = (Order::new(host, DeviceId(0), 4), Index::of_pages(PAGE));
+        let (order, index) = (Order::new(host, DeviceId(0), 4, Watch::Ask), Index::of_pages(PAGE));
         assert!(index.add_root(8 * TIB, TIB));
         let lane = order.add_lane(false, StreamHandle(1), 1).unwrap();
         let mut st = HeapState::new(0, lane, order.identity(lane), PAGE);

@@ -2,6 +2,7 @@
 use super::*;
 use crate::base::{DeviceId, StreamHandle};
 use crate::driver::host::{HostDriver, HostOptions};
+use crate::driver::Watch;
 
 const P: u64 = 2 << 20;
 
@@ -10,7 +11,7 @@ fn extents(aliases: &mut Aliases, n: u64) -> Vec<Extent> {
 }
 
 fn lanes() -> (Order, u32, u32) {
-    let order = Order::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), 4);
+    let order = Order::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), 4, Watch::Ask);
     let lane = || order.add_lane(false, StreamHandle::LEGACY, 1).unwrap_or(0);
     let (a, b) = (lane(), lane());
     (order, a, b)

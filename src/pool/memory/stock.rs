@@ -178,13 +178,13 @@ mod tests {
     use super::*;
     use crate::base::{DeviceId, StreamHandle};
     use crate::driver::host::{HostDriver, HostOptions};
-    use crate::driver::PhysHandle;
+    use crate::driver::{PhysHandle, Watch};
     use proptest::prelude::*;
 
     const P: u64 = 2 << 20;
 
     fn order() -> Order {
-        Order::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), 4)
+        Order::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), 4, Watch::Ask)
     }
 
     fn stock(pages: &[u64]) -> Stock {

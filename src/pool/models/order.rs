@@ -6,6 +6,7 @@ use super::device::Device;
 use super::explore;
 use crate::base::sync::{lock, Mutex};
 use crate::base::{DeviceId, StreamHandle};
+use crate::driver::Watch;
 use crate::pool::order::{lanes::Order, tag::Tag};
 use loom::thread;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ struct Model {
 impl Model {
     fn new() -> Arc<Model> {
         let device = Arc::new(Device::new());
-        let order = Order::new(device.clone(), DeviceId(0), 4);
+        let order = Order::new(device.clone(), DeviceId(0), 4, Watch::Ask);
         let lanes = [
             order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),
             order.add_lane(false, StreamHandle::LEGACY, 1).unwrap(),

@@ -4,8 +4,16 @@
 //! except as a last resort. CUDA tells of a capture only for a stream that is named. So a capture
 //! is known from the first call that names a stream being captured until a call finds it no longer
 //! captured. One that is begun through gpumem is announced, and known from just before it begins.
+//!
+//! Where the driver shows which stream a handle names ([`Watch`]), nobody has to name it again: the
+//! pool looks each time before it records a context marker. A stream that it sees alive and not
+//! being captured stands in no marker's way. It is remembered all the same, as it may be captured
+//! again. Of a stream that is gone nothing is seen: it may have been forked into a capture that
+//! goes on without it.
 
 use crate::base::sync::{Apart, AtomicU64, AtomicUsize};
+use crate::base::StreamHandle;
+use crate::driver::Watch;
 use crate::pool::types::{Rank, Ranked};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +23,9 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) struct KnownCapture {
     /// When it was last met or announced, by [`Captures::met`].
     time: u64,
+    /// The identity of the stream that was last met, if the watch shows it; the key is its handle
+    /// then.
+    identity: Option<u64>,
     /// Whether it was announced and is not known to be over: it, or another one of the same route,
     /// may be yet to begin.
     announced: bool,
@@ -45,6 +56,8 @@ pub(crate) type KnownCaptures = HashMap<usize, KnownCapture>;
 /// The captures known.
 #[derive(Default)]
 pub(crate) struct Captures {
+    /// How to see that a capture is over.
+    watch: Watch,
     /// How many entries `keys` has, to be read without its lock.
     count: AtomicUsize,
     /// Counts changes that make threads ask anew which heap is a stream's.
@@ -57,31 +70,39 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// Forgets all captures, as none is in progress, except those announced: they may begin later.
-    pub(crate) fn forget_unannounced(&self, keys: &mut KnownCaptures) {
-        keys.retain(|_, known| known.announced);
+    /// None so far; the ends of captures show by this watch.
+    pub(crate) fn new(watch: Watch) -> Captures {
+        Captures { watch, ..Captures::default() }
+    }
+
+    /// Forgets the captures that were known at `time`, as none of them is in progress, except those
+    /// announced: they may begin later. Streams that are seen are remembered.
+    pub(crate) fn forget_unannounced(&self, keys: &mut KnownCaptures, time: u64) {
+        keys.retain(|&key, known| known.announced || known.time > time || self.shows_over(key, known));
         self.count.store(keys.len(), Relaxed);
     }
 
     /// Notes that the stream with this `key` is being captured, and whether it is named for a
-    /// route. Until it is found not to be, context markers are recorded only as a last resort: they
-    /// would fail, and take the capture with them. Returns the time, for [`Self::gone`].
-    pub(crate) fn met(&self, key: usize, routed: bool) -> u64 {
-        self.learn(key, false, routed)
+    /// route; with its identity, if the watch shows that and the capture. Until it is found not to
+    /// be, context markers are recorded only as a last resort: they would fail, and take the
+    /// capture with them. Returns the time, for [`Self::gone`].
+    pub(crate) fn met(&self, key: usize, identity: Option<u64>, routed: bool) -> u64 {
+        self.learn(key, false, identity, routed)
     }
 
     /// Like [`Self::met`], for a stream whose capture may begin at any moment from now on.
     pub(crate) fn announced(&self, key: usize) -> u64 {
-        self.learn(key, true, true)
+        self.learn(key, true, None, true)
     }
 
-    fn learn(&self, key: usize, announced: bool, routed: bool) -> u64 {
+    fn learn(&self, key: usize, announced: bool, identity: Option<u64>, routed: bool) -> u64 {
         let mut keys = self.keys.lock();
         let time = self.clock.fetch_add(1, Relaxed) + 1;
         let before = keys.get(&key).copied();
         let met = !announced || before.is_some_and(|k| k.met);
+        let identity = if announced { before.and_then(|k| k.identity) } else { identity };
         let announced = announced || before.is_some_and(|k| k.announced);
-        keys.insert(key, KnownCapture { time, announced, met, routed, closed: false });
+        keys.insert(key, KnownCapture { time, identity, announced, met, routed, closed: false });
         if before.is_none() {
             self.forget_places();
         }
@@ -136,21 +157,35 @@ impl Captures {
         self.changes.load(Relaxed)
     }
 
-    /// Whether a capture was met or announced whose end has not been seen.
-    #[inline]
+    /// Whether a capture is known that may be in progress, or may begin.
     pub(crate) fn known(&self) -> bool {
-        self.count.load(Relaxed) > 0
+        self.any(|_| true)
     }
 
-    /// Whether a capture is known that `heed` accepts.
+    /// Whether a capture is known that `heed` accepts and that may be in progress, or may begin.
     pub(crate) fn any(&self, heed: fn(&KnownCapture) -> bool) -> bool {
-        self.known() && self.keys.lock().values().any(heed)
+        !self.is_empty() && self.any_of(&self.keys.lock(), heed)
+    }
+
+    /// Like [`Self::any`], under the lock of `keys`.
+    pub(crate) fn any_of(&self, keys: &KnownCaptures, heed: fn(&KnownCapture) -> bool) -> bool {
+        keys.iter().any(|(&key, known)| heed(known) && (known.announced || !self.shows_over(key, known)))
+    }
+
+    /// Whether the stream that was met is seen not to be captured any more.
+    fn shows_over(&self, key: usize, known: &KnownCapture) -> bool {
+        known.identity.is_some_and(|id| self.watch.shows_idle(StreamHandle(key), id))
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
     }
 
     /// Notes that the stream with this `key` is not being captured.
     #[inline]
     pub(crate) fn over(&self, key: impl FnOnce() -> usize) {
-        if self.known() {
+        if !self.is_empty() {
             self.gone(key(), u64::MAX);
         }
     }

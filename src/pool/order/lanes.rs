@@ -20,12 +20,13 @@
 
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
-use crate::driver::{empty_cells, Driver, EventHandle};
+use crate::driver::{empty_cells, Driver, EventHandle, Watch};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::{Captures, KnownCapture};
 use crate::pool::order::tag::{Tag, CONTEXT};
 use crate::pool::types::{Rank, Ranked};
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::atomic::fence;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst, *};
 use std::sync::Arc;
@@ -111,13 +112,13 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// An order with room for this many lanes.
-    pub(crate) fn new(driver: Arc<dyn Driver>, dev: DeviceId, lanes: usize) -> Order {
+    /// An order with room for this many lanes, that sees streams by this watch.
+    pub(crate) fn new(driver: Arc<dyn Driver>, dev: DeviceId, lanes: usize, watch: Watch) -> Order {
         let order = Order {
             dev,
             lanes: empty_cells(lanes),
             count: AtomicU64::new(0),
-            captures: Captures::default(),
+            captures: Captures::new(watch),
             context: Apart::default(),
             spare: Apart::default(),
             events: AtomicU64::new(0),
@@ -301,7 +302,7 @@ impl Order {
     /// shows that another one is, a wait for other devices is owed, or the driver has no context
     /// markers.
     ///
-    /// CUDA gives no way to see a capture on a non-blocking stream that no call names, and a
+    /// CUDA gives no way to see a capture on a non-blocking stream that no call has named, and a
     /// context marker would invalidate it; so callers come here only when there is memory that
     /// nothing else can settle.
     pub(crate) fn mark_context(&self, stream: Option<StreamHandle>) -> Result<bool> {
@@ -325,7 +326,7 @@ impl Order {
         let mut captured = self.captures.keys.lock();
         // A thread that begins a capture through gpumem announces it first, and waits here until
         // the marker is recorded.
-        if captured.values().any(heed) {
+        if self.captures.any_of(&captured, heed) {
             return Ok(false);
         }
         let event = self.event()?;
@@ -343,7 +344,7 @@ impl Order {
             };
         }
         // It was recorded, so no capture that was met before is in progress any more.
-        self.captures.forget_unannounced(&mut captured);
+        self.captures.forget_unannounced(&mut captured, u64::MAX);
         for (lane, &epoch) in self.in_use().zip(&closed) {
             lane.covered_by_context(epoch);
         }
@@ -485,14 +486,18 @@ impl Order {
         self.paid.load(Acquire) < self.owed.load(Relaxed)
     }
 
-    /// Does what a context marker and a wait for it would do, if no marker can be recorded: on a
-    /// driver that has none, or while a wait for other devices is owed.
+    /// Does what a context marker and a wait for it would do, also where no marker can be recorded:
+    /// on a driver that has none, or while a wait for other devices is owed or a capture is known.
+    /// Fails while a capture is in progress, and invalidates it.
     pub(crate) fn sync_device(&self) -> Result<()> {
+        let met = self.captures.now();
         let closed = self.close_all();
         let owed = self.owed.load(Relaxed);
         let owes = owed > self.paid.load(Acquire);
         let others = (0..self.driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
-        others.chain([self.dev]).try_for_each(|d| self.driver.device_sync(d))?;
+        iter::once(self.dev).chain(others).try_for_each(|d| self.driver.device_sync(d))?;
+        // CUDA refuses to wait for a device while anything on it is captured, in any mode.
+        self.captures.forget_unannounced(&mut self.captures.keys.lock(), met);
         for (lane, epoch) in self.in_use().zip(closed) {
             lane.covered_by_context(epoch);
             lane.done.fetch_max(epoch, AcqRel);

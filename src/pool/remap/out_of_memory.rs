@@ -72,7 +72,7 @@ impl Pool {
     /// them, if less than that is free, if the request is to spare them, or if one is open that
     /// `gpumem_capture_begin` or PyTorch has begun: a context marker would end it, and not even be
     /// recorded. Otherwise none: those that are known may be over since long ago, as their streams
-    /// were not named since.
+    /// were neither named nor seen since.
     pub(crate) fn heeded(&self, req: &AllocRequest, bytes: u64) -> fn(&KnownCapture) -> bool {
         let routes = self.privates.routes.lock().clone();
         let open = |r: &Arc<Route>| match r.which {

@@ -20,6 +20,16 @@ pub(crate) const CAPTURED_ID: u64 = u64::MAX;
 const MAX_HEAPS: usize = 64;
 
 impl Pool {
+    /// Whether the watch is known to show captures of this stream.
+    pub(crate) fn is_shown(&self, stream: StreamHandle) -> bool {
+        self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
+    }
+
+    /// The identity of a stream that is being captured, if the watch shows both.
+    pub(crate) fn seen_captured(&self, stream: StreamHandle) -> Option<u64> {
+        self.watch.look_captured(stream).filter(|_| self.is_shown(stream))
+    }
+
     /// Another heap of the same lane: a new one while there are fewer than threads that can run at
     /// once.
     pub(crate) fn another_heap<'a>(&'a self, heap: &'a Heap) -> &'a Heap {

@@ -183,12 +183,8 @@ impl Pool {
         let lane = tag.lane();
         if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
             self.order.mark(lane, StreamHandle::LEGACY)?;
-        } else if !self.order.mark_context_heeding(None, KnownCapture::is_open)? {
-            if self.order.captures.any(KnownCapture::is_open) || self.order.may_be_capturing(None) {
-                return Err(capturing(MOVED));
-            }
-            // The driver has no context markers.
-            self.order.sync_device()?;
+        } else if !self.order.cover(None, KnownCapture::is_open)? {
+            return Err(capturing(MOVED));
         }
         Ok(())
     }

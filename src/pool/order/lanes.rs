@@ -462,14 +462,22 @@ impl Order {
     /// held. If a capture prevents that, or one is known that `heed` accepts, settles only what has
     /// a marker.
     pub(crate) fn drain(&self, stream: StreamHandle, heed: fn(&KnownCapture) -> bool) -> Result<()> {
-        let marked = self.mark_context_heeding(Some(stream), heed)?;
-        self.sync()?;
-        if marked || self.captures.any(heed) || self.may_be_capturing(Some(stream)) {
-            return Ok(());
+        self.cover(Some(stream), heed)?;
+        self.sync()
+    }
+
+    /// Records a context marker. Where there can be none, waits for the device instead. Does
+    /// neither and returns `false` if a capture prevents both, or one is known that `heed` accepts.
+    pub(crate) fn cover(&self, stream: Option<StreamHandle>, heed: fn(&KnownCapture) -> bool) -> Result<bool> {
+        if self.mark_context_heeding(stream, heed)? {
+            return Ok(true);
+        }
+        if self.captures.any(heed) || self.may_be_capturing(stream) {
+            return Ok(false);
         }
         match self.sync_device() {
-            Err(e) if e.status == Status::Capturing => Ok(()),
-            done => done,
+            Err(e) if e.status == Status::Capturing => Ok(false),
+            done => done.map(|()| true),
         }
     }
 

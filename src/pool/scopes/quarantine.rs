@@ -5,7 +5,7 @@
 //! Dedicated memory is unmapped, and only its addresses are kept. The calls here block, and hold no
 //! lock while they wait.
 
-use crate::base::{Result, Status, StreamHandle};
+use crate::base::{Result, StreamHandle};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
@@ -36,17 +36,11 @@ impl Pool {
     /// Waits until the device has done everything submitted to it so far. Returns `false`, without
     /// waiting, if a stream that the pool has met is being captured.
     pub fn wait_for_device(&self) -> Result<bool> {
-        if self.order.mark_context(None)? {
-            return self.order.sync().map(|()| true);
+        let covered = self.order.cover(None, |_| true)?;
+        if covered {
+            self.order.sync()?;
         }
-        if self.is_capturing() {
-            return Ok(false);
-        }
-        // The driver has no context markers.
-        match self.order.sync_device() {
-            Err(e) if e.status == Status::Capturing => Ok(false),
-            done => done.map(|()| true),
-        }
+        Ok(covered)
     }
 
     /// Forgets the streams a reclaimed allocation was recorded on, so that they need not stay

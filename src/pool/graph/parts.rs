@@ -6,7 +6,7 @@
 //! heaps, and new memory.
 
 use crate::base::size::human;
-use crate::base::{size, Error, Result, Status, StreamHandle};
+use crate::base::{size, Error, Result, StreamHandle};
 use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
 use crate::pool::state::{GraphArena, Pool};
 use crate::pool::streams::capture_key;
@@ -65,23 +65,17 @@ impl Pool {
     /// Takes addresses to grow in, and returns their start and end. If none are asked for, and the
     /// usual number cannot be had, takes none.
     fn keep_addresses(&self, bytes: u64) -> Result<(u64, u64)> {
+        if bytes > 0 {
+            let len = self.whole_pages(bytes)?;
+            let start = self.take_addresses(len, self.page);
+            return start
+                .map(|start| (start, start + len))
+                .map_err(|e| e.context(format!("{} of addresses for a capture", human(len))));
+        }
         let mut core = self.core.lock();
-        let usual = KEPT_USUALLY.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
-        let len = if bytes == 0 { usual } else { self.whole_pages(bytes)? };
-        if len == 0 {
-            return Ok((0, 0));
-        }
-        let mut start = core.holes.take(len, self.page);
-        if start.is_none() && bytes > 0 {
-            self.reserve_root(&mut core, len)
-                .map_err(|e| e.context(format!("{} of addresses for a capture", human(len))))?;
-            start = core.holes.take(len, self.page);
-        }
-        match start {
-            Some(start) => Ok((start, start + len)),
-            None if bytes == 0 => Ok((0, 0)),
-            None => Err(Error::new(Status::OutOfMemory, format!("{} of addresses in a row cannot be had", human(len)))),
-        }
+        let len = KEPT_USUALLY.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
+        let start = if len > 0 { core.holes.take(len, self.page) } else { None };
+        Ok(start.map_or((0, 0), |start| (start, start + len)))
     }
 
     /// Maps `bytes` for a stream of the arena ahead.
@@ -162,7 +156,7 @@ impl Pool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::base::{size::MIB, DeviceId};
+    use crate::base::{size::MIB, DeviceId, Status};
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::driver::Driver;
     use crate::pool::{GraphArenaOptions, PoolOptions, WhichStreams};

@@ -23,29 +23,26 @@ impl Pool {
         reservations.map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
     }
 
-    /// Takes addresses for a run: at `place`, or `None` if others are there; anywhere without one.
-    pub(crate) fn take_addresses(&self, place: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
-        match self.find_addresses(place, len, align) {
+    /// Takes addresses anywhere.
+    pub(crate) fn take_addresses(&self, len: u64, align: u64) -> Result<u64> {
+        let align = align.max(self.page);
+        match self.find_addresses(len, align) {
             // Old addresses of moved extents may have used up the others.
             Err(e) if e.status == Status::OutOfMemory && self.core.lock().aliases.dormant() > 0 => {
                 self.reap()?;
-                self.find_addresses(place, len, align)
+                self.find_addresses(len, align)
             }
             found => found,
         }
     }
 
-    fn find_addresses(&self, place: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
+    fn find_addresses(&self, len: u64, align: u64) -> Result<u64> {
         let mut core = self.core.lock();
-        if let Some(start) = place {
-            return Ok(core.holes.take_at(start, len).then_some(start));
-        }
-        let align = align.max(self.page);
         if let Some(va) = core.holes.take(len, align) {
-            return Ok(Some(va));
+            return Ok(va);
         }
         self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
-        core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation is too small"))
+        core.holes.take(len, align).ok_or_else(|| Error::internal("a fresh reservation is too small"))
     }
 
     /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at

@@ -272,16 +272,14 @@ impl Pool {
             return Ok(None);
         }
         let kept = st.kept;
-        let place = anchor.map(|a| a.start(len));
-        let va = match place {
+        let va = match anchor.map(|a| a.start(len)) {
             Some(start) if start == kept.0 && len <= kept.1 - kept.0 => {
                 st.kept.0 += len;
                 start
             }
-            _ => match self.take_addresses(place, len, want.align)? {
-                Some(va) => va,
-                None => return Ok(None),
-            },
+            Some(start) if self.core.lock().holes.take_at(start, len) => start,
+            Some(_) => return Ok(None),
+            None => self.take_addresses(len, want.align)?,
         };
         let run = self.map_run(va, len, moved, &supply.create).inspect_err(|_| {
             if st.kept != kept && self.core.lock().holes.take_at(va, len) {

@@ -19,7 +19,7 @@
 //! Driver calls under them never block.
 
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Result, Status, StreamHandle};
 use crate::driver::{empty_cells, Driver, EventHandle};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::{Captures, KnownCapture};
@@ -97,6 +97,8 @@ struct ContextMarker {
 pub(crate) struct Order {
     dev: DeviceId,
     lanes: Box<[OnceBox<Lane>]>,
+    /// Stands in for a lane that there is not. No caller names one.
+    none: Lane,
     count: AtomicU64,
     pub(crate) captures: Captures,
     context: Apart<Ranked<VecDeque<ContextMarker>, { Rank::Context as u8 }>>,
@@ -116,6 +118,7 @@ impl Order {
         let order = Order {
             dev,
             lanes: empty_cells(lanes),
+            none: Lane::default(),
             count: AtomicU64::new(0),
             captures: Captures::default(),
             context: Apart::default(),
@@ -152,8 +155,8 @@ impl Order {
     }
 
     #[inline]
-    fn lane(&self, lane: u32) -> Option<&Lane> {
-        self.lanes.get(lane as usize)?.get()
+    fn lane(&self, lane: u32) -> &Lane {
+        self.lanes.get(lane as usize).and_then(OnceBox::get).unwrap_or(&self.none)
     }
 
     /// The lanes in use, by number.
@@ -163,92 +166,84 @@ impl Order {
 
     /// The handle of a lane's stream.
     pub(crate) fn stream(&self, lane: u32) -> StreamHandle {
-        self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
+        StreamHandle(self.lane(lane).stream.load(Relaxed))
     }
 
     /// Renames the lane's stream, when the lane goes to a stream with another handle.
     pub(crate) fn rename(&self, lane: u32, stream: StreamHandle) {
-        if let Some(l) = self.lane(lane) {
-            l.stream.store(stream.0, Relaxed);
-        }
+        self.lane(lane).stream.store(stream.0, Relaxed);
     }
 
     /// The identity of a lane's stream; 0 is no stream's.
     #[inline]
     pub(crate) fn identity(&self, lane: u32) -> u64 {
-        self.lane(lane).map_or(0, |l| l.identity.load(Acquire))
+        self.lane(lane).identity.load(Acquire)
     }
 
     /// The tag for a free happening now in the order of `lane`.
     #[inline]
     pub(crate) fn tag(&self, lane: u32) -> Tag {
-        self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.load(Acquire)))
+        Tag::new(lane, self.lane(lane).epoch.load(Acquire))
     }
 
     /// Whether the device is known to have passed the tag.
     #[inline]
     pub(crate) fn settled(&self, tag: Tag) -> bool {
-        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(|l| tag.epoch() <= l.done.load(Acquire))
+        tag == Tag::SETTLED || tag.epoch() <= self.lane(tag.lane()).done.load(Acquire)
     }
 
     /// Whether a marker has been recorded that will settle the tag.
     pub(crate) fn marked(&self, tag: Tag) -> bool {
-        let enough = |l: &Lane| {
-            let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
-            let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
-            // The present stream's markers settle nothing before what lies in front of the barrier
-            // is settled.
-            tag.epoch() <= by && barrier <= by_context
-        };
-        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
+        let l = self.lane(tag.lane());
+        let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
+        let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
+        // The present stream's markers settle nothing before what lies in front of the barrier is
+        // settled.
+        tag == Tag::SETTLED || (tag.epoch() <= by && barrier <= by_context)
     }
 
     /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named
     /// from here, or has followed one that is gone and that no context marker covers yet.
     pub(crate) fn only_context(&self, tag: Tag) -> bool {
-        let gone = |l: &Lane| {
-            let barrier = l.barrier.load(Acquire);
-            l.unnamed || tag.epoch() <= barrier || l.by_context.load(Acquire) < barrier
-        };
-        tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
+        let l = self.lane(tag.lane());
+        let barrier = l.barrier.load(Acquire);
+        tag.lane() == CONTEXT || l.unnamed || tag.epoch() <= barrier || l.by_context.load(Acquire) < barrier
     }
 
     /// Hands the lane to another stream. Everything freed on it so far needs a context marker.
     pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
-        if let Some(l) = self.lane(lane) {
-            // The identity changes before the barrier goes up: a thread that sees an epoch behind
-            // the barrier sees it changed.
-            l.identity.store(identity, Release);
-            let _markers = l.markers.lock();
-            let epoch = l.epoch.fetch_add(1, AcqRel);
-            l.barrier.fetch_max(epoch, AcqRel);
-        }
+        let l = self.lane(lane);
+        // The identity changes before the barrier goes up: a thread that sees an epoch behind the
+        // barrier sees it changed.
+        l.identity.store(identity, Release);
+        let _markers = l.markers.lock();
+        let epoch = l.epoch.fetch_add(1, AcqRel);
+        l.barrier.fetch_max(epoch, AcqRel);
     }
 
     /// Whether the lane's present stream may use memory with this tag at once, having freed it
     /// itself.
     pub(crate) fn own(&self, tag: Tag, lane: u32) -> bool {
-        tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
+        tag.lane() == lane && tag.epoch() > self.lane(lane).barrier.load(Acquire)
     }
 
     /// Asks the next free on `lane` to record a marker.
     pub(crate) fn ask_for_marker(&self, lane: u32) {
-        if let Some(l) = self.lane(lane) {
-            l.wanted.store(true, Relaxed);
-            l.away.asked();
-        }
+        let l = self.lane(lane);
+        l.wanted.store(true, Relaxed);
+        l.away.asked();
     }
 
     /// Whether a marker was asked for. A request is answered once.
     #[inline]
     pub(crate) fn take_asked(&self, lane: u32) -> bool {
-        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
+        self.is_asked(lane) && self.lane(lane).wanted.swap(false, Relaxed)
     }
 
     /// Whether a marker on `lane` is asked for.
     #[inline]
     pub(crate) fn is_asked(&self, lane: u32) -> bool {
-        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
+        self.lane(lane).wanted.load(Relaxed)
     }
 
     /// Notes a free in the order of `lane` that another heap waits for. Returns whether a marker is
@@ -256,7 +251,7 @@ impl Order {
     /// threads together get only five million a second. Batches grow while nobody asks for markers.
     /// A request shrinks them, and is met at the next free.
     pub(crate) fn due(&self, lane: u32, bytes: u64) -> bool {
-        self.lane(lane).is_some_and(|l| l.away.note(bytes))
+        self.lane(lane).away.note(bytes)
     }
 
     fn event(&self) -> Result<EventHandle> {
@@ -274,7 +269,7 @@ impl Order {
     /// and have been named in this very call. Returns `false`, and records nothing, if the stream
     /// is being captured, or if very many markers are pending, as a later one will do.
     pub(crate) fn mark(&self, lane: u32, stream: StreamHandle) -> Result<bool> {
-        let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
+        let l = self.lane(lane);
         if self.driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
@@ -374,8 +369,7 @@ impl Order {
     /// Asks the device how far the context's markers and those of some lanes have come.
     pub(crate) fn poll(&self, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
         self.poll_context()?;
-        let mut lanes = lanes.into_iter().filter_map(|lane| self.lane(lane));
-        lanes.try_for_each(|l| self.pop_done(l, &mut l.markers.lock()))
+        lanes.into_iter().map(|lane| self.lane(lane)).try_for_each(|l| self.pop_done(l, &mut l.markers.lock()))
     }
 
     /// Drops the markers of a lane that the device has passed, from the oldest on.
@@ -440,14 +434,10 @@ impl Order {
         if self.settled(tag) {
             return Ok(true);
         }
-        if let Some(l) = self.lane(tag.lane()) {
-            // A marker of the same stream, which may be gone: an event outlives its stream.
-            let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
-            let markers = l.markers.lock();
-            if let Some(m) = markers.iter().find(covers) {
-                self.driver.stream_wait(self.dev, stream, m.event)?;
-                return Ok(true);
-            }
+        // A marker of the same stream, which may be gone: an event outlives its stream.
+        let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
+        if let Some(m) = self.lane(tag.lane()).markers.lock().iter().find(covers) {
+            return self.driver.stream_wait(self.dev, stream, m.event).map(|()| true);
         }
         let queue = self.context.lock();
         let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());

@@ -157,7 +157,7 @@ impl Pool {
         let dedicated = core.dedicated.values().filter(|d| d.handle.is_some()).count();
         s.extents += (dedicated + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
-        s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
+        s.zombies = core.aliases.dormant_bytes() + core.zombies.iter().map(|z| z.1).sum::<u64>();
         s.largest_without_growth = s.largest_free.max(run).max(movable + s.stock);
         let (reserved, holes) = core.holes.totals();
         s.reserved = reserved;

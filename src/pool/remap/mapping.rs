@@ -89,7 +89,7 @@ impl Pool {
             self.sub_mapped(created);
             self.core.lock().holes.give(va + mapped, len - mapped);
             // What cannot be undone now is put off, as zombies and orphans.
-            let _ = self.undo_map(va, mapped);
+            self.undo_map(va, mapped);
             for x in &run[first_new..] {
                 let _ = self.drop_handle(x.handle);
             }
@@ -105,20 +105,16 @@ impl Pool {
 
     /// Unmaps addresses that were never handed out, so there is nothing to wait for, and makes them
     /// holes again. If the driver refuses, they become zombies, which are unmapped later.
-    pub(crate) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
+    fn undo_map(&self, va: u64, len: u64) {
         if len == 0 {
-            return Ok(());
+            return;
         }
         let done = self.driver.unmap(va, len);
         let mut core = self.core.lock();
         match done {
             Ok(()) => core.holes.give(va, len),
-            Err(_) => {
-                core.zombies.push((va, len));
-                self.counters.zombie_bytes.fetch_add(len, Relaxed);
-            }
+            Err(_) => core.zombies.push((va, len)),
         }
-        done
     }
 
     /// Drops a handle that the pool has no mapping for. If the driver refuses, it becomes an
@@ -136,16 +132,10 @@ impl Pool {
 
     /// Unmaps zombies; their addresses become holes.
     pub(crate) fn reap_zombies(&self) -> Result<()> {
-        if self.counters.zombie_bytes.load(Relaxed) == 0 {
-            return Ok(());
-        }
-        let mut zombies = std::mem::take(&mut self.core.lock().zombies);
-        while let Some((addr, len)) = zombies.pop() {
-            self.driver.unmap(addr, len).inspect_err(|_| {
-                zombies.push((addr, len));
-                self.core.lock().zombies.append(&mut zombies);
-            })?;
-            self.counters.zombie_bytes.fetch_sub(len, Relaxed);
+        // A closure, so that the lock is released.
+        let next = || self.core.lock().zombies.pop();
+        while let Some((addr, len)) = next() {
+            self.driver.unmap(addr, len).inspect_err(|_| self.core.lock().zombies.push((addr, len)))?;
             self.core.lock().holes.give(addr, len);
         }
         Ok(())

@@ -46,7 +46,6 @@ pub(crate) struct Counters {
     /// `extents + stock + dedicated + graves`, bytes.
     pub(crate) mapped: AtomicU64,
     pub(crate) peak_mapped: AtomicU64,
-    pub(crate) zombie_bytes: AtomicU64,
     /// The most that heaps had live together when one of them ran short, and the bytes they have
     /// moved: `remap/economy.rs`.
     pub(crate) most_live: AtomicU64,

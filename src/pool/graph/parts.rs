@@ -90,7 +90,8 @@ impl Pool {
             return Err(self.out_of_memory(want.size));
         }
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
-        let (mut st, r) = self.find_region(heap.lock(), want, &req)?.own()?;
+        let (mut st, found) = self.find_region(heap.lock(), want, &req)?;
+        let r = found.own()?;
         // Memory that the stream has freed eagerly may not have settled, and keeps its tag.
         let (addr, tag) = (st.regions.get(r).addr, st.regions.get(r).tag);
         st.regions.make_ready(r, tag);

@@ -68,23 +68,9 @@ impl Extents {
         self.bytes -= end - addr;
     }
 
-    /// Bytes of the extents wholly in `[addr, end)`, a part of one span that goes on behind it.
-    /// Reads only where extents start, because the extents are elsewhere in memory.
+    /// Bytes of the extents wholly in `[addr, end)`, a part of one span.
     pub(crate) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
-        let page = self.page();
-        // The page around `addr` may start before it.
-        let from = addr.next_multiple_of(page);
-        if from >= end {
-            return 0;
-        }
-        // An extent ends where the next one starts. If none starts at `end`, the last one goes on
-        // beyond it and is not whole.
-        let stop = match end.is_multiple_of(page) && self.pages.first(end, end + page).is_some() {
-            true => Some(end),
-            false => self.pages.last(from, end),
-        };
-        let first = self.pages.first(from, end);
-        first.zip(stop).map_or(0, |(first, stop)| stop - first)
+        self.tiled(addr, end).map_or(0, |(start, stop)| stop - start)
     }
 
     /// Physical bytes here.
@@ -109,7 +95,15 @@ impl Extents {
 
     /// From the first to the last of them. Extents of one span leave no gap between them.
     pub(crate) fn tiled(&self, addr: u64, end: u64) -> Option<(u64, u64)> {
-        self.within(addr, end).map(|(a, m)| (a, a + m.extent.size)).reduce(|first, last| (first.0, last.1))
+        // The page around `addr` may start before it.
+        let from = addr.next_multiple_of(self.page());
+        if from >= end {
+            return None;
+        }
+        let start = self.pages.first(from, end)?;
+        let (last, m) = self.pages.last(start, end)?;
+        let stop = if last + m.extent.size <= end { last + m.extent.size } else { last };
+        (start < stop).then_some((start, stop))
     }
 
     /// Checks the invariants above, except those that involve regions.

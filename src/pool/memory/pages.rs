@@ -171,11 +171,12 @@ impl<T: Copy> Pages<T> {
         })
     }
 
-    /// The last address in `[addr, end)` that has an entry.
-    pub(crate) fn last(&self, addr: u64, end: u64) -> Option<u64> {
+    /// The last entry of `[addr, end)`.
+    pub(crate) fn last(&self, addr: u64, end: u64) -> Option<(u64, T)> {
         self.split(addr, end).rev().find_map(|(n, mask)| {
-            let found = self.leaves.get(&n)?.here & mask;
-            found.checked_ilog2().map(|page| self.addr(n, u64::from(page)))
+            let leaf = self.leaves.get(&n)?;
+            let page = (leaf.here & mask).checked_ilog2()?;
+            Some((self.addr(n, u64::from(page)), leaf.entries[page as usize]))
         })
     }
 }
@@ -239,7 +240,7 @@ mod tests {
                 }
                 let expected: Vec<(u64, usize)> = map.range(from..to).map(|(&a, &e)| (a, e)).collect();
                 prop_assert_eq!(pages.first(from, to), expected.first().map(|x| x.0));
-                prop_assert_eq!(pages.last(from, to), expected.last().map(|x| x.0));
+                prop_assert_eq!(pages.last(from, to), expected.last().copied());
                 prop_assert_eq!(pages.range(from, to).collect::<Vec<_>>(), expected);
                 prop_assert_eq!(pages.iter().collect::<Vec<_>>(), map.iter().map(|(&a, &e)| (a, e)).collect::<Vec<_>>());
             }

@@ -21,14 +21,12 @@ pub(crate) struct Mapped {
 
 /// The extents mapped in one heap's spans, by address.
 ///
-/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes,
-/// `len` their number.
+/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes.
 #[derive(Default)]
 pub(crate) struct Extents {
     /// No extent is smaller than a page, so no two start in one.
     pages: Pages<Mapped>,
     bytes: u64,
-    len: usize,
 }
 
 impl Extents {
@@ -45,10 +43,8 @@ impl Extents {
     /// Inserts extents that tile `[addr, end)`.
     pub(crate) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
         self.pages.forget(addr, end);
-        let mut len = 0;
-        self.pages.set_all(all.into_iter().inspect(|_| len += 1));
+        self.pages.set_all(all);
         self.bytes += end - addr;
-        self.len += len;
     }
 
     /// Puts back the `len` extents that were once inserted here together and have all left. If they
@@ -57,14 +53,13 @@ impl Extents {
         let done = self.pages.put_back(addr, end, len);
         if done {
             self.bytes += end - addr;
-            self.len += len;
         }
         done
     }
 
     /// Removes the extents that tile `[addr, end)`.
     pub(crate) fn remove_all(&mut self, addr: u64, end: u64) {
-        self.len -= self.pages.take_all(addr, end);
+        self.pages.take_all(addr, end);
         self.bytes -= end - addr;
     }
 
@@ -80,7 +75,7 @@ impl Extents {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.pages.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
@@ -108,9 +103,8 @@ impl Extents {
 
     /// Checks the invariants above, except those that involve regions.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
-        let as_found = (len, bytes) == (self.len, self.bytes);
-        ensure!(as_found, "{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes);
+        let bytes = self.iter().map(|(_, e)| e.size).sum::<u64>();
+        ensure!(bytes == self.bytes, "extents of {bytes} bytes, {} recorded", self.bytes);
         Ok(())
     }
 }

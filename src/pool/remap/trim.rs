@@ -68,7 +68,7 @@ impl Pool {
             // What a heap has learnt about extents goes with the last of them.
             for heap in self.all_heaps() {
                 let mut st = heap.lock();
-                if st.extents.len() == 0 {
+                if st.extents.bytes() == 0 {
                     st.forget();
                 }
             }

@@ -154,7 +154,7 @@ fn more_ids() -> u64 {
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, and
 /// no other region has one; `waiting_bytes` is their sum; the bytes of all regions equal
 /// `extents.bytes()`; `live_bytes` is the sum of live regions and live slab objects, `most_live` no
-/// less.
+/// less; a heap of a capture arena is `of_captures`.
 ///
 /// The fields that every hit looks at come first, in as few cache lines as possible: those lines
 /// compete with everything a workload touches.
@@ -220,11 +220,6 @@ pub(crate) struct HeapState {
 impl HeapState {
     pub(crate) fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
         HeapState { number, lane, identity, extents: Extents::of_pages(page), ..HeapState::default() }
-    }
-
-    /// Whether it is an ordinary heap, neither for captures nor of a capture arena.
-    pub(crate) fn is_ordinary(&self) -> bool {
-        self.private.is_none() && !self.of_captures
     }
 
     /// A number that no other allocation of the process has, larger than this heap's earlier ones.

@@ -143,7 +143,7 @@ impl Pool {
     /// Bytes the budget of all heaps leaves for a growth, without what is in flight. No limit
     /// unless other heaps hold `size` free bytes in extents, or a part of that which is much.
     pub(crate) fn budget(&self, st: &HeapState, size: u64) -> u64 {
-        if self.heap_count.load(Relaxed) < 2 || !st.is_ordinary() {
+        if self.heap_count.load(Relaxed) < 2 || st.of_captures {
             return u64::MAX;
         }
         let live = self.live_now() + size;

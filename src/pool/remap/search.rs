@@ -108,7 +108,7 @@ impl Pool {
             } else if let Some(addr) = self.borrow(&st, want, req) {
                 return Ok((st, Obtained::Made(addr)));
             }
-            if st.is_ordinary() && self.take_from_shared_heap(&mut st) {
+            if !st.of_captures && self.take_from_shared_heap(&mut st) {
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok((st, Obtained::Region(r)));
                 }
@@ -128,7 +128,7 @@ impl Pool {
                 // for or given back.
                 return Err(Error::new(Status::OutOfMemory, "the shared heap has no room"));
             }
-            let borrows = want.for_block && st.is_ordinary();
+            let borrows = want.for_block && !st.of_captures;
             drop(st);
             // Each wait for the device is followed by giving memory back: what the wait has settled
             // may be what must go.

@@ -167,7 +167,7 @@ impl Pool {
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot
         // tell.
-        let may_share = self.heap_count.load(Relaxed) > 1 && st.is_ordinary();
+        let may_share = self.heap_count.load(Relaxed) > 1 && !st.of_captures;
         let tells = may_share && (!moves.is_empty() || self.is_shared(st.number));
         let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
         let supply = self.supply(want, &plan.creates)?;

@@ -113,9 +113,14 @@ impl Pool {
     /// are as coarse again as in a new pool.
     pub(crate) fn start_to_earn_anew(&self) {
         self.lower_peaks();
+        let stocked = self.core.lock().stock.bytes() > 0;
         for heap in self.all_heaps() {
             let mut st = heap.lock();
             let mapped = st.extents.bytes();
+            if mapped == 0 && !stocked {
+                // What a heap has learnt about extents goes with the last of them.
+                st.forget();
+            }
             let l = &mut st.learnt;
             l.remapped = still_earned(l.remapped, l.peak_live, mapped);
             (l.halved, l.cramped) = (0, false);

@@ -64,15 +64,6 @@ impl Pool {
         self.reap()?;
         let released = self.release_free(keep)?;
         self.start_to_earn_anew();
-        if self.core.lock().stock.len() == 0 {
-            // What a heap has learnt about extents goes with the last of them.
-            for heap in self.all_heaps() {
-                let mut st = heap.lock();
-                if st.extents.bytes() == 0 {
-                    st.forget();
-                }
-            }
-        }
         Ok(released)
     }
 

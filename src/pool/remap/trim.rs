@@ -212,24 +212,21 @@ impl Pool {
             return Ok(0);
         }
         self.order.poll(lanes)?;
-        let mut ready: Vec<Grave> = Vec::new();
-        for g in self.core.lock().graves.values_mut() {
-            if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
-                g.busy = true;
-                ready.push(g.clone());
-            }
-        }
-        let mut released = 0;
-        let mut done = Ok(());
-        for g in ready {
-            // After a failure the others stay where they were.
-            done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+        let ready = |g: &Grave| g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t));
+        let next = |from: u64| {
+            let mut core = self.core.lock();
+            let grave = core.graves.range_mut(from..).map(|(_, g)| g).find(|g| ready(g))?;
+            grave.busy = true;
+            Some(grave.clone())
+        };
+        let (mut released, mut from) = (0, 0);
+        while let Some(g) = next(from) {
+            from = g.va + 1;
+            let done = self.driver.unmap(g.va, g.mapped);
             let mut core = self.core.lock();
             let Some(grave) = core.graves.get_mut(&g.va) else { continue };
             grave.busy = false;
-            if done.is_err() {
-                continue;
-            }
+            done?;
             // It is unmapped. Its addresses are free, unless they are held, whatever becomes of the
             // handle.
             if grave.held {
@@ -240,8 +237,8 @@ impl Pool {
             self.sub_mapped(g.mapped);
             drop(core);
             released += g.mapped;
-            done = g.handle.map_or(Ok(()), |h| self.drop_handle(h));
+            g.handle.map_or(Ok(()), |h| self.drop_handle(h))?;
         }
-        done.map(|()| released)
+        Ok(released)
     }
 }

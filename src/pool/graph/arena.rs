@@ -77,7 +77,7 @@ impl Pool {
         let size = if large { block_size(req.size)? } else { slab::class_size(slab::class_of(req.size)) };
         let placed = if large { self.place_as_planned(part, req, size, align) } else { None };
         let addr = placed.map_or_else(|| self.malloc_in(heap.lock_quick(), req, align), Ok)?;
-        if large && part.record {
+        if large {
             part.notes.lock().born(addr, size, align.max(GRANULE));
         }
         let c = &part.counts;

@@ -39,15 +39,13 @@ impl Pool {
                 return Err(e);
             }
         };
-        let record = arena.options.record;
         let part = Arc::new(StreamPart {
             key,
             lane: heap.lane,
             monotone: arena.options.monotone,
-            record,
             heaps: Ranked::new(vec![heap.number]),
             user: Ranked::new(User::new(now)),
-            notes: Ranked::new(Notes::new(record)),
+            notes: Ranked::new(Notes::new(arena.options.record)),
             counts: arena.counts.clone(),
         });
         st.private = Some(part.clone());

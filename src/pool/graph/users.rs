@@ -89,8 +89,7 @@ impl Pool {
             freed.push(addr);
             let mut users = st.take_users(addr);
             self.bring_near(addr, &mut users);
-            // Notes its death. The answer does not matter: it waits for the context.
-            let _ = st.may_reuse(addr);
+            st.note_death(addr);
             st.take_back(place, &[self.order.tag(CONTEXT)], &self.order, &self.index);
         }
         freed

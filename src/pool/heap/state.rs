@@ -409,17 +409,14 @@ impl HeapState {
     /// Whether allocations are told apart by their order, so that growth must not take the place of
     /// a new allocation.
     pub(crate) fn is_laid_out(&self) -> bool {
-        self.private.as_ref().is_some_and(|m| m.record || m.notes.lock().plan.is_some())
+        self.private.as_ref().is_some_and(|m| m.notes.lock().is_laid_out())
     }
 
-    /// Notes that the block at `addr` is being freed. Returns whether the heap's own stream may
-    /// have it back at once.
-    pub(crate) fn may_reuse(&self, addr: u64) -> bool {
-        let Some(member) = &self.private else { return true };
-        if member.record {
-            member.notes.lock().died(addr);
+    /// Notes, if a capture arena has the heap and records, that the block at `addr` is being freed.
+    pub(crate) fn note_death(&self, addr: u64) {
+        if let Some(part) = &self.private {
+            part.notes.lock().died(addr);
         }
-        !member.monotone
     }
 
     /// This heap's lane, if `lane` is that of another heap of the same stream in the same arena;

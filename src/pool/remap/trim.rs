@@ -203,7 +203,7 @@ impl Pool {
 
     /// Unmaps and releases freed dedicated allocations the device has passed. Returns the bytes
     /// released.
-    pub(crate) fn release_graves(&self) -> Result<u64> {
+    pub fn release_graves(&self) -> Result<u64> {
         let lanes: BTreeSet<u32> = {
             let core = self.core.lock();
             core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()

@@ -100,7 +100,7 @@ impl Pool {
     }
 
     /// Frees the dedicated allocations of a closed scope, but keeps their addresses until
-    /// [`Self::let_go`]. After a wait for the device, the next [`Self::unmap_freed`] releases their
+    /// [`Self::let_go`]. After a wait for the device, the next [`Self::release_graves`] releases their
     /// memory. Leaves out what others free meanwhile.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, HeldAddresses)> {
         let mut all = Vec::new();
@@ -111,11 +111,6 @@ impl Pool {
             }
         }
         all
-    }
-
-    /// Unmaps and releases freed dedicated allocations the device has passed.
-    pub fn unmap_freed(&self) -> Result<()> {
-        self.release_graves().map(|_| ())
     }
 
     /// Turns what [`Self::hold_scope`] took into ordinary freed allocations. Markers and unmapping

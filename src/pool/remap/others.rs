@@ -53,8 +53,6 @@ impl Pool {
             let run = self.whole_run(st, &from, want).filter(|&(_, (start, end))| end - start <= most);
             if let Some((region, run)) = run {
                 self.hand_on(&mut from, st, region, run);
-            }
-            if run.is_some() {
                 return Ok(true);
             }
         }

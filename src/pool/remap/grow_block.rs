@@ -39,7 +39,7 @@ impl Pool {
             let Some(plan) = plan(need, self.page, largest, &sources, allowed) else {
                 return Ok(false);
             };
-            match self.carry_out(st, &mut Others::new(), Some(anchor), &sources, &plan, (lacks, false)) {
+            match self.carry_out(st, &mut Others::new(), Some(anchor), &plan, (lacks, false)) {
                 Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::NoRoom) => return Ok(false),
                 Err(e) if e.status == Status::OutOfMemory => return Ok(false),

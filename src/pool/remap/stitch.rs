@@ -90,7 +90,7 @@ impl Pool {
             // New memory goes behind the last new memory, so that a heap that only grows is one
             // span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
-            match self.carry_out(st, &mut others, behind, &sources, &plan, (want, true)) {
+            match self.carry_out(st, &mut others, behind, &plan, (want, true)) {
                 Ok(Outcome::Done(cut)) => break cut,
                 Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
@@ -151,13 +151,12 @@ impl Pool {
         st: &mut HeapState,
         others: &mut Others<'_>,
         anchor: Option<Anchor>,
-        sources: &[Source],
         plan: &Plan,
         (want, cut): (Want, bool),
     ) -> Result<Outcome> {
         // This stream waits, on the device, for other streams' memory that the device has not
         // passed. If a later step fails, that wait does no harm.
-        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        let Plan { moves, creates } = plan;
         let mut waited = false;
         for s in moves.iter().filter(|s| s.heap != st.number && !self.usable(s.tag, st, want.lane)) {
             waited = true;
@@ -170,15 +169,15 @@ impl Pool {
         let may_share = self.heap_count.load(Relaxed) > 1 && !st.of_captures;
         let tells = may_share && (!moves.is_empty() || self.is_shared(st.number));
         let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
-        let supply = self.supply(want, &plan.creates)?;
+        let supply = self.supply(want, creates)?;
         let created = supply.create.iter().sum::<u64>();
         let stocked = supply.stocked.iter().map(|(e, _)| e.size).sum::<u64>();
-        let remapped = bytes_of(moves.iter().copied()) + stocked;
+        let remapped = bytes_of(moves) + stocked;
         let range = match created {
             0 => nvtx::range(c"stitch", remapped),
             new => nvtx::range(c"growth", new),
         };
-        let run = self.map_supply(st, anchor, want, &moves, &supply);
+        let run = self.map_supply(st, anchor, want, moves, &supply);
         drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -224,7 +223,7 @@ impl Pool {
             true => st.stitches += 1,
             false => _ = self.counters.growths.fetch_add(1, Relaxed),
         }
-        if plan.moves.is_empty() {
+        if moves.is_empty() {
             st.grown_to = va + run_bytes;
         }
         Ok(Outcome::Done(region))
@@ -263,7 +262,7 @@ impl Pool {
         st: &mut HeapState,
         anchor: Option<Anchor>,
         want: Want,
-        moves: &[&Source],
+        moves: &[Source],
         supply: &Supply,
     ) -> Result<Option<(u64, Vec<Extent>)>> {
         let moved = moves.iter().map(|s| s.extent).chain(supply.stocked.iter().map(|x| x.0));
@@ -299,7 +298,7 @@ fn commit(
     core: &mut Core,
     st: &mut HeapState,
     others: &mut Others<'_>,
-    moves: Vec<&Source>,
+    moves: &[Source],
     mut order: Tag,
     (va, run): (u64, &[Extent]),
     (want, cut): (Want, bool),
@@ -366,7 +365,8 @@ struct Neighbours {
 }
 
 /// The sources as pieces; those that follow each other in the list and in memory are one.
-fn pieces(mut sources: Vec<&Source>) -> Vec<Neighbours> {
+fn pieces(sources: &[Source]) -> Vec<Neighbours> {
+    let mut sources = sources.to_vec();
     sources.sort_unstable_by_key(|s| s.addr);
     let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
     for s in sources {

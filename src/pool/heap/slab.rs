@@ -61,8 +61,8 @@ pub(crate) struct Object {
 
 /// One slab.
 ///
-/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff
-/// it has a free object and is not `old`.
+/// Invariants: `used + (set bits of pending and free) == capacity`; a slab is in its class's list
+/// iff it has a free object and is not `old`.
 pub(crate) struct Slab {
     pub(crate) base: u64,
     /// The region that holds it; [`NONE`] when this descriptor is vacant.
@@ -71,19 +71,17 @@ pub(crate) struct Slab {
     pub(crate) capacity: u32,
     /// Objects handed out.
     pub(crate) used: u32,
-    /// Objects freed on another stream and not yet settled.
-    pub(crate) pending: u32,
     /// Whether it was made for a stream that is gone. Nothing more is handed out from it, and it is
     /// freed once empty.
     pub(crate) old: bool,
     /// When the last object in use was freed, in the order of the heap's lane, or of the context if
-    /// the slab was `old` by then. Since then, only streams that `pending` objects wait for have
+    /// the slab was `old` by then. Since then, only streams that pending objects wait for have
     /// used it.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
-    /// A set bit is an object in `pending`.
-    waiting: [u64; 4],
+    /// A set bit is a pending object: one freed on another stream and not yet settled.
+    pending: [u64; 4],
     /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20
     /// bytes and an object no longer than 2^16, so `offset * inverse >> SCALE` is exactly
     /// `offset / size` for any offset in the slab.
@@ -115,13 +113,13 @@ impl Slab {
     }
 
     #[inline]
-    pub(crate) fn is_waiting(&self, n: u32) -> bool {
-        self.waiting[n as usize / 64] >> (n % 64) & 1 == 1
+    pub(crate) fn is_pending(&self, n: u32) -> bool {
+        self.pending[n as usize / 64] >> (n % 64) & 1 == 1
     }
 
     #[inline]
     pub(crate) fn is_live(&self, n: u32) -> bool {
-        !self.is_free(n) && !self.is_waiting(n)
+        !self.is_free(n) && !self.is_pending(n)
     }
 
     /// The numbers of the live objects.
@@ -150,7 +148,7 @@ impl Slab {
 
     /// Whether no object is in use and none pending.
     fn is_empty(&self) -> bool {
-        self.used == 0 && self.pending == 0
+        self.used == 0 && self.pending == [0; 4]
     }
 
     #[inline(always)]
@@ -257,11 +255,10 @@ impl Slabs {
             class: class as u32,
             capacity,
             used: 0,
-            pending: 0,
             old: false,
             idle: Tag::SETTLED,
             free,
-            waiting: [0; 4],
+            pending: [0; 4],
             size: class_size(class),
             inverse: (1u64 << SCALE).div_ceil(class_size(class)),
             objects: vec![Object::default(); capacity as usize].into_boxed_slice(),
@@ -293,18 +290,16 @@ impl Slabs {
     pub(crate) fn free_later(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) {
         let slab = &mut self.all[s as usize];
         slab.one_less(now);
-        slab.pending += 1;
         self.pending[slab.class as usize] += u32::from(!slab.old);
-        slab.waiting[n as usize / 64] |= 1 << (n % 64);
+        slab.pending[n as usize / 64] |= 1 << (n % 64);
     }
 
-    /// Puts a waiting object back: its other stream has passed the free. Returns whether the slab
+    /// Puts a pending object back: its other stream has passed the free. Returns whether the slab
     /// is to be dropped, as [`Self::put_back`] does.
     pub(crate) fn settle(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
-        slab.pending -= 1;
         self.pending[slab.class as usize] -= u32::from(!slab.old);
-        slab.waiting[n as usize / 64] &= !(1 << (n % 64));
+        slab.pending[n as usize / 64] &= !(1 << (n % 64));
         self.put_back(s, n)
     }
 
@@ -365,15 +360,15 @@ impl Slabs {
         let listed: std::collections::HashSet<u32> = self.open.iter().flatten().copied().collect();
         for (i, s) in self.iter() {
             let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
-            let waiting: u32 = s.waiting.iter().map(|w| w.count_ones()).sum();
-            let (used, pending, capacity) = (s.used, s.pending, s.capacity);
-            let all = used + pending + free == capacity && waiting == pending;
+            let pending: u32 = s.pending.iter().map(|w| w.count_ones()).sum();
+            let (used, capacity) = (s.used, s.capacity);
+            let all = used + pending + free == capacity;
             ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
             let right = listed.contains(&i) == (free > 0 && !s.old);
             ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
             if !s.old {
                 empty[s.class as usize] += u32::from(s.is_empty());
-                pendings[s.class as usize] += s.pending;
+                pendings[s.class as usize] += pending;
             }
         }
         ensure!(empty == self.empty, "the count of empty slabs is wrong");

@@ -256,20 +256,19 @@ impl HeapState {
     /// just this size, or else the best ready one, cut to size.
     #[inline]
     pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
-        if let Some(r) = self.take_quick(size, align) {
-            return Some(r);
+        match self.regions.take_quick(size, align) {
+            Some(r) => {
+                self.note_taken();
+                Some(r)
+            }
+            None => self.tidy_and_cut(size, align),
         }
-        self.regions.tidy();
-        self.cut_for(size, align)
     }
 
-    /// The region last freed by a request of just this size, live, if it starts at a multiple of
-    /// `align`.
-    #[inline]
-    pub(crate) fn take_quick(&mut self, size: u64, align: u64) -> Option<u32> {
-        let r = self.regions.take_quick(size, align)?;
-        self.note_taken();
-        Some(r)
+    #[inline(never)]
+    fn tidy_and_cut(&mut self, size: u64, align: u64) -> Option<u32> {
+        self.regions.tidy();
+        self.cut_for(size, align)
     }
 
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked

@@ -11,7 +11,7 @@
 
 use crate::base::sync::AtomicBool;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
+use crate::pool::heap::{block_size, Heap, Known, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Routed};
 use crate::pool::types::{AllocRequest, Ranked};
@@ -74,18 +74,22 @@ impl Pool {
     pub(crate) fn malloc_captured(&self, heap: &Heap, routed: &Routed, req: &AllocRequest, align: u64) -> Result<u64> {
         let Routed { route, part } = routed;
         let large = req.size > SMALL_MAX || align > SLOT;
-        let size = if large { block_size(req.size)? } else { slab::class_size(slab::class_of(req.size)) };
-        let placed = if large { self.place_as_planned(part, req, size, align) } else { None };
+        let block = if large { block_size(req.size)? } else { 0 };
+        let placed = if large { self.place_as_planned(part, req, block, align) } else { None };
         let addr = placed.map_or_else(|| self.malloc_in(heap.lock_quick(), req, align), Ok)?;
         if large {
-            part.notes.lock().born(addr, size, align.max(GRANULE));
+            part.notes.lock().born(addr, block, align.max(GRANULE));
         }
+        // Gone by now only if another thread has freed it.
+        let Some((st, place)) = self.live_at(addr, None) else { return Ok(addr) };
+        let Known { id, size, .. } = st.at(place);
+        drop(st);
         let c = &part.counts;
         c.allocations.fetch_add(1, Relaxed);
         c.total.fetch_add(size, Relaxed);
         let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));
         c.peak.fetch_max(c.heaps.lock().iter().map(live).sum(), Relaxed);
-        self.note_made(route, addr);
+        self.note_made(route, addr, id);
         Ok(addr)
     }
 

@@ -59,14 +59,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes that the route has allocated what starts at `addr`. If the route is aborted before
-    /// that, the allocation stays live.
-    pub(crate) fn note_made(&self, route: &Route, addr: u64) {
-        let id_at = |addr| self.live_at(addr, None).map(|(st, place)| st.at(place).id);
-        let Some(id) = id_at(addr) else { return };
+    /// Notes that the route has made the allocation that starts at `addr` and has this id. If the
+    /// route is aborted before that, the allocation stays live.
+    pub(crate) fn note_made(&self, route: &Route, addr: u64, id: u64) {
         let mut made = route.arena.counts.made.lock();
         if made.len() == made.capacity() && made.len() >= MANY {
-            made.retain(|&id, m| id_at(m.addr) == Some(id));
+            made.retain(|&id, m| self.live_at(m.addr, Some(id)).is_some());
             // Room for as many again, so that looking at all of them stays rare.
             let live = made.len();
             made.reserve(live);

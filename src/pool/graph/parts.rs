@@ -79,11 +79,11 @@ impl Pool {
     /// Maps `bytes` for a stream of the arena ahead.
     pub(crate) fn map_ahead(&self, part: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
         let heap = self.part_heap(part)?;
-        self.find_span(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
+        self.find_uncut(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 
     /// Finds a ready region of the heap for the request, uncut, and returns its address.
-    fn find_span(&self, heap: &Heap, want: Want) -> Result<u64> {
+    fn find_uncut(&self, heap: &Heap, want: Want) -> Result<u64> {
         if want.size > self.props.total_bytes {
             return Err(self.out_of_memory(want.size));
         }
@@ -122,7 +122,7 @@ impl Pool {
         }
         let heap = self.empty_heap(stream)?;
         heap.lock().private = Some(part.clone());
-        let base = self.find_span(heap, Want { lane: heap.lane, ..want });
+        let base = self.find_uncut(heap, Want { lane: heap.lane, ..want });
         let base = base.inspect_err(|_| {
             // No other thread has come to know it as the part's.
             heap.lock().private = None;

@@ -11,8 +11,8 @@
 //! it. If the event came first, the epoch was closed before that, and the free sees the new number.
 //! So a thread that reads the old number has submitted work that the event covers.
 //!
-//! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
-//! not known (the stream it was used on is gone); only a context marker settles it. A context
+//! Lane 0 is no stream but the whole context. Memory goes there when its last use is in no lane's
+//! order, mostly because the stream is gone; only a context marker settles it. A context
 //! marker closes an epoch of every lane.
 //!
 //! Lock order: a lane's markers, the captures' list, the context's markers, then the spare events.
@@ -304,8 +304,9 @@ impl Order {
     }
 
     /// Like [`Self::mark_context`], but while a capture is known only if `heed` does not accept it.
-    /// It may have ended long ago, on a stream that is no longer used. Moves on request heed those
-    /// that are open; trims heed none, and nor may requests before they fail for lack of memory.
+    /// It may have ended long ago, on a stream that is no longer used. Moves on request and the begin
+    /// of a capture arena heed those that are open; trims heed none, and nor may requests before they
+    /// fail for lack of memory.
     pub(crate) fn mark_context_heeding(
         &self,
         stream: Option<StreamHandle>,

@@ -5,7 +5,9 @@
 //! in a moment → other streams' memory that the device, when asked, has passed → stitch and grow
 //! (`stitch.rs`) → all of this again after a context marker, then after giving back free memory of
 //! every heap, then after waiting for the device, then after giving back once more → out of memory.
-//! If another heap has as much free, the wait comes before anything is given back, too.
+//! If another heap has as much free, the wait comes before anything is given back, too. While a
+//! capture is known, the last resort is one more wait, which may cost that capture, and giving back
+//! after it.
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{HeapState, Locked, Vain};

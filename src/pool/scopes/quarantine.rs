@@ -2,8 +2,8 @@
 //! detector in [`crate::arena`].
 //!
 //! Pooled memory is kept in a scope of reclaimed allocations; here it is filled and read back.
-//! Dedicated memory is unmapped, and only its addresses are kept. The calls here block, and hold no
-//! lock while they wait.
+//! Dedicated memory is unmapped, and only its addresses are kept. Calls that wait for the device hold
+//! no lock meanwhile.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::CONTEXT;

@@ -12,8 +12,8 @@
 //! So a thread that reads the old number has submitted work that the event covers.
 //!
 //! Lane 0 is no stream but the whole context. Memory goes there when its last use is in no lane's
-//! order, mostly because the stream is gone; only a context marker settles it. A context
-//! marker closes an epoch of every lane.
+//! order, mostly because the stream is gone; only a context marker settles it. A context marker
+//! closes an epoch of every lane.
 //!
 //! Lock order: a lane's markers, the captures' list, the context's markers, then the spare events.
 //! Driver calls under them never block.

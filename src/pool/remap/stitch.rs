@@ -189,10 +189,10 @@ impl Pool {
         };
 
         // From here on nothing fails: the driver has done its part.
-        let mut order = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
+        let mut last_use = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
         for (_, tag) in &supply.stocked {
             // A tag of another lane is settled.
-            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+            last_use = if self.order.settled(*tag) { last_use } else { last_use.later(*tag) };
         }
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         self.say(|| {
@@ -217,7 +217,7 @@ impl Pool {
             self.look_whether_behind(marked);
         }
         st.learnt.fresh_starts.mapped_again += (moves.len() + supply.stocked.len()) as u64;
-        let (run, region) = commit(&mut self.core.lock(), st, others, moves, order, (va, &run), (want, cut));
+        let (run, region) = commit(&mut self.core.lock(), st, others, moves, last_use, (va, &run), (want, cut));
         st.learnt.memo.note(want, run);
         match supply.create.is_empty() {
             true => st.stitches += 1,
@@ -291,7 +291,7 @@ impl Pool {
 
 /// The part of a stitch that cannot fail, after the driver has done its part. `moves` leave their
 /// regions. The run just mapped at `va`, which begins with them, becomes a ready region, last used
-/// at `order` or when they were. With `cut`, the request is cut out of it if it fits. Returns the
+/// at `last_use` or when they were. With `cut`, the request is cut out of it if it fits. Returns the
 /// run's number and the request's region.
 #[allow(clippy::too_many_arguments)]
 fn commit(
@@ -299,7 +299,7 @@ fn commit(
     st: &mut HeapState,
     others: &mut Others<'_>,
     moves: &[Source],
-    mut order: Tag,
+    mut last_use: Tag,
     (va, run): (u64, &[Extent]),
     (want, cut): (Want, bool),
 ) -> (RunId, Option<u32>) {
@@ -316,7 +316,7 @@ fn commit(
         // Tags of other lanes have settled, or the stream waits for them on the device, so all that
         // are joined here are of one lane.
         if p.heap == st.number || tag.lane() == want.lane {
-            order = order.later(tag);
+            last_use = last_use.later(tag);
         }
     }
     let id = core.aliases.add_run(va, run);
@@ -332,15 +332,15 @@ fn commit(
     }
     others.values_mut().for_each(|other| other.note_taken());
     let region = st.regions.add(start, end - start);
-    let region = st.regions.take_neighbours(region, order);
-    let order = st.regions.get(region).tag;
+    let region = st.regions.take_neighbours(region, last_use);
+    let last_use = st.regions.get(region).tag;
     let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align));
     let (block, left) = st.cut_run(region, cut);
     for r in left {
         // In the shared heap what is left may be in order for the request's stream alone.
-        match order == Tag::SETTLED || order.lane() == st.lane {
-            true => st.regions.put_back(r, order),
-            false => st.wait_for(r, &[order]),
+        match last_use == Tag::SETTLED || last_use.lane() == st.lane {
+            true => st.regions.put_back(r, last_use),
+            false => st.wait_for(r, &[last_use]),
         }
     }
     st.note_taken();

@@ -239,7 +239,7 @@ impl Pool {
             requested: req.size,
             // Ids of one heap tell which of two neighbours is newer.
             id: st.new_id(),
-            tag: req.tag,
+            user_tag: req.tag,
             stream: req.stream,
             stream_id: self.order.identity(lane),
             lane,

@@ -38,7 +38,7 @@ impl Pool {
             arena.released.store(true, Release);
             std::mem::take(&mut *parts)
         };
-        for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
+        for number in parts.iter().flat_map(|part| part.heaps.lock().clone()) {
             self.make_public(number);
         }
         self.privates.released.store(true, Relaxed);
@@ -104,14 +104,14 @@ impl Pool {
             streams: parts.len() as u64,
             ..GraphArenaStats::default()
         };
-        for m in &parts {
-            for heap in self.heaps_of(&m.heaps) {
+        for part in &parts {
+            for heap in self.heaps_of(&part.heaps) {
                 let st = heap.lock();
                 s.mapped += st.extents.bytes();
                 s.reserved += st.extents.bytes() + (st.kept.1 - st.kept.0);
                 s.live += st.live_bytes;
             }
-            s.planned += m.notes.lock().plan.as_ref().map_or(0, |p| p.span.bytes);
+            s.planned += part.notes.lock().plan.as_ref().map_or(0, |p| p.span.bytes);
         }
         s.peak_live = c.peak.fetch_max(s.live, Relaxed).max(s.live);
         s
@@ -120,6 +120,6 @@ impl Pool {
     /// The records of each stream's large allocations, in the order in which the streams came.
     /// `None` for all if the arena does not record.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
-        arena.parts.lock().iter().map(|m| m.notes.lock().lives.clone()).collect()
+        arena.parts.lock().iter().map(|part| part.notes.lock().lives.clone()).collect()
     }
 }

@@ -25,7 +25,7 @@ impl Pool {
         if arena.released.load(Acquire) {
             return Err(Error::invalid("the capture's memory has been released; begin another capture"));
         }
-        if let Some(part) = parts.iter().find(|m| m.key == key) {
+        if let Some(part) = parts.iter().find(|part| part.key == key) {
             return Ok(part.clone());
         }
         let heap = self.empty_heap(stream)?;

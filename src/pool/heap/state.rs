@@ -402,13 +402,13 @@ impl HeapState {
 
     /// Whether freed memory may not be handed out again for now.
     pub(crate) fn is_monotone(&self) -> bool {
-        self.private.as_ref().is_some_and(|m| m.monotone)
+        self.private.as_ref().is_some_and(|part| part.monotone)
     }
 
     /// Whether allocations are told apart by their order, so that growth must not take the place of
     /// a new allocation.
     pub(crate) fn is_laid_out(&self) -> bool {
-        self.private.as_ref().is_some_and(|m| m.notes.lock().is_laid_out())
+        self.private.as_ref().is_some_and(|part| part.notes.lock().is_laid_out())
     }
 
     /// Notes, if a capture arena has the heap and records, that the block at `addr` is being freed.
@@ -422,7 +422,7 @@ impl HeapState {
     /// otherwise `lane`.
     pub(crate) fn lane_here(&self, lane: u32) -> u32 {
         match &self.private {
-            Some(m) if m.lane == lane => self.lane,
+            Some(part) if part.lane == lane => self.lane,
             _ => lane,
         }
     }

@@ -46,7 +46,7 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
         let p = self.cached(stream)?;
-        self.heap(p.heap).filter(|_| self.still(stream, p))
+        self.heap(p.heap).filter(|_| self.is_right(stream, p))
     }
 
     /// The stream's place of the thread's cache, if it is the stream's.
@@ -68,7 +68,7 @@ impl Pool {
 
     /// Whether a place of the cache is still right about the stream.
     #[inline(always)]
-    fn still(&self, stream: StreamHandle, p: CachedStream) -> bool {
+    fn is_right(&self, stream: StreamHandle, p: CachedStream) -> bool {
         let same = match p.check {
             Check::Never => true,
             Check::Look => self.watch.look(stream) == Some(p.id),

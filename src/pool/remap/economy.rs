@@ -181,7 +181,7 @@ impl Pool {
 
     /// Bytes a heap may map beyond its slack once a request of `size` is met: 0 if no reserve would
     /// be left. The heap learns whether it buys, and whether that is less than it has earned.
-    pub(crate) fn bought(&self, st: &mut HeapState, size: u64) -> u64 {
+    pub(crate) fn decide_to_buy(&self, st: &mut HeapState, size: u64) -> u64 {
         st.learnt.buys = false;
         let peak = st.learnt.peak_live;
         let by_right = peak / 1000 * u64::from(self.options.bought_permille);

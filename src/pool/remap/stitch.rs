@@ -61,7 +61,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let exchanged = self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
         // Before other heaps' locks are taken, because it looks into those heaps.
-        let mut allowed = self.allowance(st, want);
+        let mut allowed = self.decide_allowance(st, want);
         // What was given back is created again; it is no reason to take other heaps' memory.
         let lacks = need.saturating_sub(exchanged);
         let (mut sources, mut others) = self.gather(st, anchor, (lacks, want), false)?;

@@ -46,7 +46,8 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
         let p = self.cached(stream)?;
-        self.heap(p.heap).filter(|_| self.is_right(stream, p))
+        let heap = self.heap(p.heap)?;
+        self.is_right(stream, p).then_some(heap)
     }
 
     /// The stream's place of the thread's cache, if it is the stream's.

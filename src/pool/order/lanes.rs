@@ -304,9 +304,9 @@ impl Order {
     }
 
     /// Like [`Self::mark_context`], but while a capture is known only if `heed` does not accept it.
-    /// It may have ended long ago, on a stream that is no longer used. Moves on request and the begin
-    /// of a capture arena heed those that are open; trims heed none, and nor may requests before they
-    /// fail for lack of memory.
+    /// It may have ended long ago, on a stream that is no longer used. Moves on request and the
+    /// begin of a capture arena heed those that are open; trims heed none, and nor may requests
+    /// before they fail for lack of memory.
     pub(crate) fn mark_context_heeding(
         &self,
         stream: Option<StreamHandle>,

@@ -291,8 +291,8 @@ impl Pool {
 
 /// The part of a stitch that cannot fail, after the driver has done its part. `moves` leave their
 /// regions. The run just mapped at `va`, which begins with them, becomes a ready region, last used
-/// at `last_use` or when they were. With `cut`, the request is cut out of it if it fits. Returns the
-/// run's number and the request's region.
+/// at `last_use` or when they were. With `cut`, the request is cut out of it if it fits. Returns
+/// the run's number and the request's region.
 #[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,

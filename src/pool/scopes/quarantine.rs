@@ -2,8 +2,8 @@
 //! detector in [`crate::arena`].
 //!
 //! Pooled memory is kept in a scope of reclaimed allocations; here it is filled and read back.
-//! Dedicated memory is unmapped, and only its addresses are kept. Calls that wait for the device hold
-//! no lock meanwhile.
+//! Dedicated memory is unmapped, and only its addresses are kept. Calls that wait for the device
+//! hold no lock meanwhile.
 
 use crate::base::{Result, StreamHandle};
 use crate::pool::order::CONTEXT;
@@ -100,8 +100,8 @@ impl Pool {
     }
 
     /// Frees the dedicated allocations of a closed scope, but keeps their addresses until
-    /// [`Self::let_go`]. After a wait for the device, the next [`Self::release_graves`] releases their
-    /// memory. Leaves out what others free meanwhile.
+    /// [`Self::let_go`]. After a wait for the device, the next [`Self::release_graves`] releases
+    /// their memory. Leaves out what others free meanwhile.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, HeldAddresses)> {
         let mut all = Vec::new();
         for (addr, id) in scope.dedicated(self.number) {

@@ -69,8 +69,8 @@ pub(crate) struct Privates {
 }
 
 impl Privates {
-    /// An identity for a lane that a capture arena uses, or the number of a route: no stream has it,
-    /// and nothing else of the pool.
+    /// An identity for a lane that a capture arena uses, or the number of a route: no stream has
+    /// it, and nothing else of the pool.
     pub(crate) fn new_identity(&self) -> u64 {
         IDENTITIES - self.identities.fetch_add(1, Relaxed)
     }

@@ -175,7 +175,7 @@ impl Quarantine {
             return;
         }
         // If either fails, the memory is unmapped later, as for other freed allocations.
-        if !matches!(pool.wait_for_device(), Ok(true)) || pool.unmap_freed().is_err() {
+        if !matches!(pool.wait_for_device(), Ok(true)) || pool.release_graves().is_err() {
             self.unchecked.fetch_add(held.len() as u64, Relaxed);
         }
         let item = |(record, held)| Item { dev: pool.device(), record, kept: Kept::Addresses(held) };

@@ -187,6 +187,21 @@ fn it_grows_beyond_the_addresses_kept_for_it() {
     }
 }
 
+/// A small request for more than the least alignment gets a larger object, and that is what counts.
+#[test]
+fn what_an_aligned_small_request_gets_counts_in_full() {
+    let rig = Rig::new(checked(BYTES), page_extents());
+    let s = rig.stream();
+    let c = Capture::begin(&rig, s, GraphArenaOptions::default());
+    let p = rig.pool.malloc(&AllocRequest { align: 4096, ..request(300, s) }).unwrap();
+    let stats = rig.pool.arena_stats(&c.arena);
+    assert_eq!((stats.total, stats.live), (4096, 4096), "{stats:?}");
+    c.end(&rig);
+    rig.pool.release_arena(&c.arena);
+    rig.free(p, s);
+    rig.close();
+}
+
 /// The addresses that an arena keeps are somebody's at every moment.
 #[test]
 fn the_pool_is_valid_while_captures_come_and_go() {

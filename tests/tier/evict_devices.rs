@@ -293,14 +293,14 @@ fn the_books_of_pool_and_register_are_compared() {
     };
     let moving = pool.begin_move(item.p, id).unwrap().unwrap();
     says("nobody has claimed it");
-    assert!(pool.end_move(moving));
+    assert!(pool.end_move(&moving));
     rig.evictor.validate().unwrap();
     rig.host.device_sync(DEVICES[1]).unwrap();
     let moving = pool.begin_move(item.p, id).unwrap().unwrap();
     assert!(pool.vacate(moving).unwrap());
     says("has no memory there");
     let moving = pool.begin_move(item.p, id).unwrap().unwrap();
-    assert!(pool.populate(&moving, S, None).unwrap() && pool.end_move(moving));
+    assert!(pool.populate(&moving, S, None).unwrap() && pool.end_move(&moving));
     rig.evictor.validate().unwrap();
     let req = AllocRequest { size: PAGE, flags: AllocFlags::EVICTABLE, ..AllocRequest::default() };
     let other = pool.malloc_evictable(&req, Arc::new(Nobody)).unwrap();

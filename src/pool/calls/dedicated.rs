@@ -100,7 +100,7 @@ impl Pool {
     ) -> Result<u64> {
         let heap = self.heap_for(req.stream)?;
         let reserved = mapped + guard;
-        let va = self.take_addresses(None, reserved, align)?.ok_or_else(|| too_large(req.size))?;
+        let va = self.take_addresses(reserved, align)?;
         let extent = Extent { handle, size: mapped, id: u32::MAX };
         self.map_run(va, mapped, std::iter::once(extent), &[]).inspect_err(|_| {
             self.core.lock().holes.give(va + mapped, guard);

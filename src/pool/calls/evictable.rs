@@ -183,12 +183,8 @@ impl Pool {
         let lane = tag.lane();
         if lane != CONTEXT && !self.order.only_context(tag) && self.order.stream(lane) == StreamHandle::LEGACY {
             self.order.mark(lane, StreamHandle::LEGACY)?;
-        } else if !self.order.mark_context_heeding(None, KnownCapture::is_open)? {
-            if self.order.captures.any(KnownCapture::is_open) || self.order.may_be_capturing(None) {
-                return Err(capturing(MOVED));
-            }
-            // The driver has no context markers.
-            self.order.sync_device()?;
+        } else if !self.order.cover(None, KnownCapture::is_open)? {
+            return Err(capturing(MOVED));
         }
         Ok(())
     }
@@ -220,7 +216,7 @@ impl Pool {
     /// its memory.
     pub fn vacate(&self, m: Moving) -> Result<bool> {
         let unmapped = self.unmap_moving(&m);
-        let there = self.end_move(m);
+        let there = self.end_move(&m);
         unmapped.map_err(|e| e.context("giving up the memory of an evictable allocation"))?;
         Ok(there)
     }
@@ -250,7 +246,7 @@ impl Pool {
         if !there {
             // If it cannot be unmapped, it stays mapped and is the grave's.
             let _ = self.unmap_moving(m);
-            self.settle_move(m);
+            self.end_move(m);
             return Ok(false);
         }
         let Err(e) = accessible else { return Ok(true) };
@@ -313,11 +309,7 @@ impl Pool {
     }
 
     /// Ends a move. `false` if the allocation has ended meanwhile.
-    pub fn end_move(&self, m: Moving) -> bool {
-        self.settle_move(&m)
-    }
-
-    fn settle_move(&self, m: &Moving) -> bool {
+    pub fn end_move(&self, m: &Moving) -> bool {
         let mut core = self.core.lock();
         if let Some(d) = evictable(&mut core, m.base, m.id) {
             d.moving = false;

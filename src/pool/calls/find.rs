@@ -19,8 +19,6 @@ pub(crate) enum Lost {
     Unknown,
     /// The latest one to start here was freed.
     Freed,
-    /// One starts here, but an arena has freed it: it only keeps its address from being handed out.
-    Reclaimed,
 }
 
 impl Found<'_> {
@@ -35,17 +33,15 @@ impl Found<'_> {
 impl Pool {
     /// Finds a live allocation that starts at `ptr` and locks its heap.
     pub(crate) fn find(&self, ptr: u64, verb: &str) -> Result<Found<'_>> {
-        let lost = match self.look(ptr) {
+        let how = match self.look(ptr) {
             Ok(found) if !found.is_reclaimed() => return Ok(found),
-            Ok(_) => Lost::Reclaimed,
-            Err(lost) => lost,
+            Ok(_) => Some("was freed by the exit of its arena"),
+            Err(Lost::Freed) => Some("was freed already"),
+            Err(Lost::Unknown) => None,
         };
-        let freed =
-            |how| Error::new(Status::DoubleFree, format!("{verb}: {ptr:#x} {how} and has not been handed out since"));
-        match lost {
-            Lost::Freed => return Err(freed("was freed already")),
-            Lost::Reclaimed => return Err(freed("was freed by the exit of its arena")),
-            Lost::Unknown => {}
+        if let Some(how) = how {
+            let text = format!("{verb}: {ptr:#x} {how} and has not been handed out since");
+            return Err(Error::new(Status::DoubleFree, text));
         }
         let text = match self.info_containing(ptr) {
             Ok(AllocInfo { base, .. }) => {

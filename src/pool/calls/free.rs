@@ -124,7 +124,8 @@ impl Pool {
                 self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { st.lane }))
             }
         };
-        let own = st.may_reuse(addr) && (tag.lane() == st.lane || old) && users.iter().all(|&u| u == st.lane);
+        st.note_death(addr);
+        let own = !st.is_monotone() && (tag.lane() == st.lane || old) && users.iter().all(|&u| u == st.lane);
         if own {
             st.take_back_own(place, || tag, &self.order, &self.index);
         } else if users.is_empty() {

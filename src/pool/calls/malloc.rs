@@ -6,8 +6,9 @@
 //! nearly as short. Anything else goes to [`Pool::malloc_search`], which defines what an allocation
 //! means: a hit is a shorter way to the same end.
 
+use crate::base::size::round_up;
 use crate::base::{Result, Status, StreamHandle};
-use crate::pool::heap::{slab, HeapState, Place, GRANULE, SMALL_MAX};
+use crate::pool::heap::{slab, Place, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::Pool;
 use crate::pool::types::{checked_alignment, too_large, AllocFlags, AllocRequest, Scope};
@@ -91,13 +92,8 @@ impl Pool {
                 addr
             }
             false => {
-                // Rounded as `malloc_search` rounds. A size beyond any device overflows here and
-                // finds nothing.
-                let rounded = size.wrapping_add(GRANULE - 1) & !(GRANULE - 1);
-                let r = match st.take_quick(rounded, GRANULE) {
-                    Some(r) => r,
-                    None => cut_ready(&mut st, rounded)?,
-                };
+                // Rounded as `malloc_search` rounds.
+                let r = st.take_region(round_up(size, GRANULE)?, GRANULE)?;
                 let req = AllocRequest { size, stream, ..AllocRequest::default() };
                 let block = self.block(&mut st, &req, heap.lane);
                 let addr = st.hand_out(r, block, &self.index);
@@ -107,17 +103,6 @@ impl Pool {
         };
         NonZeroU64::new(addr)
     }
-}
-
-/// The best ready region, cut to `size` bytes: the first step of `malloc_search`.
-#[inline(never)]
-fn cut_ready(st: &mut HeapState, size: u64) -> Option<u32> {
-    if size <= SMALL_MAX {
-        // The rounding overflowed.
-        return None;
-    }
-    st.regions.tidy();
-    st.cut_for(size, GRANULE)
 }
 
 /// Every request that no slab serves is at least a slot long, so blocks start in different slots

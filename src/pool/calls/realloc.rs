@@ -81,7 +81,7 @@ impl Pool {
             }
             Found::Pooled { mut st, place: Place::Block { region } } => {
                 let block = st.regions.block(region);
-                let (align, tag, usable) = (block.align, block.tag, st.regions.get(region).size);
+                let (align, tag, usable) = (block.align, block.user_tag, st.regions.get(region).size);
                 let lane = st.lane_here(me.lane);
                 let here = st.lane == lane || self.is_shared(st.number);
                 if here && self.resize(&mut st, region, size, (stream, lane))? {

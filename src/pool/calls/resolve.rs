@@ -9,6 +9,7 @@ use crate::base::{Result, StreamHandle};
 use crate::pool::heap::{Heap, Locked, Now};
 use crate::pool::state::{Key, Pool, Routed};
 use crate::pool::streams::{capture_key, slot, CachedStream, Check, CACHE, CAPTURED_ID};
+use std::cell::Cell;
 
 /// Finding the lock of a heap taken counts if it is within this many of the heap's allocations from
 /// the last time.
@@ -44,13 +45,16 @@ impl Pool {
     /// be sure of it.
     #[inline(always)]
     pub(crate) fn cached_heap(&self, stream: StreamHandle) -> Option<&Heap> {
-        // Copied out, to keep the closure short enough to be inlined.
-        let (heap, id, captures, check) = CACHE.with(|c| {
-            let p = &c[slot(stream)];
-            let here = p.handle.get() == stream.0 && p.pool.get() == self.number;
-            here.then(|| (p.heap.get(), p.id.get(), p.captures.get(), p.check.get()))
-        })?;
-        self.heap(heap).filter(|_| self.still(stream, id, captures, check))
+        let p = self.cached(stream)?;
+        let heap = self.heap(p.heap)?;
+        self.is_right(stream, p).then_some(heap)
+    }
+
+    /// The stream's place of the thread's cache, if it is the stream's.
+    #[inline(always)]
+    fn cached(&self, stream: StreamHandle) -> Option<CachedStream> {
+        let p = CACHE.with(|c| c[slot(stream)].get());
+        (p.handle == stream.0 && p.pool == self.number).then_some(p)
     }
 
     /// Whether the thread's cache has the stream, and its handle still stands for that stream.
@@ -60,18 +64,18 @@ impl Pool {
 
     /// Whether a place of the cache is still right about the stream.
     #[inline(always)]
-    fn still(&self, stream: StreamHandle, id: u64, captures: u64, check: Check) -> bool {
-        let same = match check {
+    fn is_right(&self, stream: StreamHandle, p: CachedStream) -> bool {
+        let same = match p.check {
             Check::Never => true,
-            Check::Look => self.watch.look(stream) == Some(id),
+            Check::Look => self.watch.look(stream) == Some(p.id),
             Check::Ask => false,
         };
-        same && captures == self.order.captures.changes()
+        same && p.captures == self.order.captures.changes()
     }
 
     /// Asks the driver which stream it is, and fills the cache's place.
     #[cold]
-    fn find_heap(&self, p: &CachedStream, stream: StreamHandle) -> Result<(&Heap, Option<Routed>)> {
+    fn find_heap(&self, place: &Cell<CachedStream>, stream: StreamHandle) -> Result<(&Heap, Option<Routed>)> {
         // Read before the questions: a capture met meanwhile makes the place void.
         let changes = self.order.captures.changes();
         // The cache keeps nothing of a stream that allocates from a capture arena.
@@ -85,23 +89,28 @@ impl Pool {
             };
         };
         self.order.captures.over(|| capture_key(stream));
-        if p.captures.get() != changes {
+        let p = place.get();
+        if p.captures != changes {
             self.mark_released(stream)?;
         }
-        let here = p.pool.get() == self.number && p.handle.get() == stream.0 && p.id.get() == id;
-        let known = self.heap(p.heap.get()).filter(|h| here && self.order.identity(h.lane) == id);
+        let here = p.pool == self.number && p.handle == stream.0 && p.id == id;
+        let known = self.heap(p.heap).filter(|h| here && self.order.identity(h.lane) == id);
         let heap = known.map_or_else(|| self.register(stream, id), Ok)?;
-        p.pool.set(self.number);
-        p.handle.set(stream.0);
-        p.id.set(id);
-        p.heap.set(heap.number);
-        p.lane.set(heap.lane);
-        p.captures.set(changes);
-        p.check.set(match stream {
+        let check = match stream {
             StreamHandle::LEGACY => Check::Never,
             // The watch is tested first: the driver has just said what it must show.
             s if self.watch.look(s) == Some(id) && self.is_shown(s) => Check::Look,
             _ => Check::Ask,
+        };
+        place.set(CachedStream {
+            pool: self.number,
+            handle: stream.0,
+            id,
+            heap: heap.number,
+            lane: heap.lane,
+            check,
+            captures: changes,
+            ..p
         });
         if !here {
             self.driver.adopt_thread(self.dev);
@@ -124,13 +133,14 @@ impl Pool {
         let st = self.for_size(heap, size).lock_quick();
         let mallocs = st.mallocs;
         let move_on = CACHE.with(|c| {
-            let p = &c[slot(stream)];
-            if p.pool.get() != self.number || p.heap.get() != heap.number || heap.of_captures {
+            let p = c[slot(stream)].get();
+            if p.pool != self.number || p.heap != heap.number || heap.of_captures {
                 return false;
             }
-            let again = mallocs.wrapping_sub(p.collided_at.replace(mallocs)) <= COLLIDING;
-            p.collisions.set(if again { p.collisions.get() + 1 } else { 0 });
-            p.collisions.get() >= COLLISIONS
+            let again = mallocs.wrapping_sub(p.collided_at) <= COLLIDING;
+            let collisions = if again { p.collisions + 1 } else { 0 };
+            c[slot(stream)].set(CachedStream { collisions, collided_at: mallocs, ..p });
+            collisions >= COLLISIONS
         });
         if !move_on {
             return st;
@@ -138,9 +148,8 @@ impl Pool {
         drop(st);
         let other = self.another_heap(heap);
         CACHE.with(|c| {
-            let p = &c[slot(stream)];
-            p.heap.set(other.number);
-            p.collisions.set(0);
+            let p = c[slot(stream)].get();
+            c[slot(stream)].set(CachedStream { heap: other.number, collisions: 0, ..p });
         });
         self.for_size(other, size).lock_quick()
     }
@@ -168,14 +177,9 @@ impl Pool {
     /// memory freed in a capture is ready in that capture at once.
     #[inline]
     pub(crate) fn known_lane(&self, stream: StreamHandle) -> Option<u32> {
-        CACHE.with(|c| {
-            let p = &c[slot(stream)];
-            let known = p.handle.get() == stream.0
-                && p.pool.get() == self.number
-                && p.captures.get() == self.order.captures.changes()
-                && self.order.identity(p.lane.get()) == p.id.get();
-            known.then(|| p.lane.get())
-        })
+        let p = self.cached(stream)?;
+        let known = p.captures == self.order.captures.changes() && self.order.identity(p.lane) == p.id;
+        known.then_some(p.lane)
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::base::sync::AtomicBool;
 use crate::base::{Result, StreamHandle};
-use crate::pool::heap::{block_size, slab, Heap, Life, GRANULE, SMALL_MAX};
+use crate::pool::heap::{block_size, Heap, Known, Life, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
 use crate::pool::state::{GraphArena, GraphArenaOptions, GraphArenaStats, Pool, Routed};
 use crate::pool::types::{AllocRequest, Ranked};
@@ -38,7 +38,7 @@ impl Pool {
             arena.released.store(true, Release);
             std::mem::take(&mut *parts)
         };
-        for number in parts.iter().flat_map(|m| m.heaps.lock().clone()) {
+        for number in parts.iter().flat_map(|part| part.heaps.lock().clone()) {
             self.make_public(number);
         }
         self.privates.released.store(true, Relaxed);
@@ -72,18 +72,22 @@ impl Pool {
     pub(crate) fn malloc_captured(&self, heap: &Heap, routed: &Routed, req: &AllocRequest, align: u64) -> Result<u64> {
         let Routed { route, part } = routed;
         let large = req.size > SMALL_MAX || align > SLOT;
-        let size = if large { block_size(req.size)? } else { slab::class_size(slab::class_of(req.size)) };
-        let placed = if large { self.place_as_planned(part, req, size, align) } else { None };
+        let block = if large { block_size(req.size)? } else { 0 };
+        let placed = if large { self.place_as_planned(part, req, block, align) } else { None };
         let addr = placed.map_or_else(|| self.malloc_in(heap.lock_quick(), req, align), Ok)?;
-        if large && part.record {
-            part.notes.lock().born(addr, size, align.max(GRANULE));
+        if large {
+            part.notes.lock().born(addr, block, align.max(GRANULE));
         }
+        // Gone by now only if another thread has freed it.
+        let Some((st, place)) = self.live_at(addr, None) else { return Ok(addr) };
+        let Known { id, size, .. } = st.at(place);
+        drop(st);
         let c = &part.counts;
         c.allocations.fetch_add(1, Relaxed);
         c.total.fetch_add(size, Relaxed);
         let live = |n: &u32| self.heap(*n).map_or(0, |h| h.live.load(Relaxed));
         c.peak.fetch_max(c.heaps.lock().iter().map(live).sum(), Relaxed);
-        self.note_made(route, addr);
+        self.note_made(route, addr, id);
         Ok(addr)
     }
 
@@ -98,14 +102,14 @@ impl Pool {
             streams: parts.len() as u64,
             ..GraphArenaStats::default()
         };
-        for m in &parts {
-            for heap in self.heaps_of(&m.heaps) {
+        for part in &parts {
+            for heap in self.heaps_of(&part.heaps) {
                 let st = heap.lock();
                 s.mapped += st.extents.bytes();
                 s.reserved += st.extents.bytes() + (st.kept.1 - st.kept.0);
                 s.live += st.live_bytes;
             }
-            s.planned += m.notes.lock().plan.as_ref().map_or(0, |p| p.span.bytes);
+            s.planned += part.notes.lock().plan.as_ref().map_or(0, |p| p.span.bytes);
         }
         s.peak_live = c.peak.fetch_max(s.live, Relaxed).max(s.live);
         s
@@ -114,6 +118,6 @@ impl Pool {
     /// The records of each stream's large allocations, in the order in which the streams came.
     /// `None` for all if the arena does not record.
     pub fn arena_lives(&self, arena: &GraphArena) -> Vec<Option<Vec<Life>>> {
-        arena.parts.lock().iter().map(|m| m.notes.lock().lives.clone()).collect()
+        arena.parts.lock().iter().map(|part| part.notes.lock().lives.clone()).collect()
     }
 }

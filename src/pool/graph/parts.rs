@@ -6,7 +6,7 @@
 //! heaps, and new memory.
 
 use crate::base::size::human;
-use crate::base::{size, Error, Result, Status, StreamHandle};
+use crate::base::{size, Error, Result, StreamHandle};
 use crate::pool::heap::{Heap, LayoutInUse, Notes, Now, Span, StreamPart, User, GRANULE};
 use crate::pool::state::{GraphArena, Pool};
 use crate::pool::streams::capture_key;
@@ -25,7 +25,7 @@ impl Pool {
         if arena.released.load(Acquire) {
             return Err(Error::invalid("the capture's memory has been released; begin another capture"));
         }
-        if let Some(part) = parts.iter().find(|m| m.key == key) {
+        if let Some(part) = parts.iter().find(|part| part.key == key) {
             return Ok(part.clone());
         }
         let heap = self.empty_heap(stream)?;
@@ -39,15 +39,13 @@ impl Pool {
                 return Err(e);
             }
         };
-        let record = arena.options.record;
         let part = Arc::new(StreamPart {
             key,
             lane: heap.lane,
             monotone: arena.options.monotone,
-            record,
             heaps: Ranked::new(vec![heap.number]),
             user: Ranked::new(User::new(now)),
-            notes: Ranked::new(Notes::new(record)),
+            notes: Ranked::new(Notes::new(arena.options.record)),
             counts: arena.counts.clone(),
         });
         st.private = Some(part.clone());
@@ -65,38 +63,33 @@ impl Pool {
     /// Takes addresses to grow in, and returns their start and end. If none are asked for, and the
     /// usual number cannot be had, takes none.
     fn keep_addresses(&self, bytes: u64) -> Result<(u64, u64)> {
+        if bytes > 0 {
+            let len = self.whole_pages(bytes)?;
+            let start = self.take_addresses(len, self.page);
+            return start
+                .map(|start| (start, start + len))
+                .map_err(|e| e.context(format!("{} of addresses for a capture", human(len))));
+        }
         let mut core = self.core.lock();
-        let usual = KEPT_USUALLY.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
-        let len = if bytes == 0 { usual } else { self.whole_pages(bytes)? };
-        if len == 0 {
-            return Ok((0, 0));
-        }
-        let mut start = core.holes.take(len, self.page);
-        if start.is_none() && bytes > 0 {
-            self.reserve_root(&mut core, len)
-                .map_err(|e| e.context(format!("{} of addresses for a capture", human(len))))?;
-            start = core.holes.take(len, self.page);
-        }
-        match start {
-            Some(start) => Ok((start, start + len)),
-            None if bytes == 0 => Ok((0, 0)),
-            None => Err(Error::new(Status::OutOfMemory, format!("{} of addresses in a row cannot be had", human(len)))),
-        }
+        let len = KEPT_USUALLY.min(self.props.total_bytes).min(core.holes.longest() / 4) & !(self.page - 1);
+        let start = if len > 0 { core.holes.take(len, self.page) } else { None };
+        Ok(start.map_or((0, 0), |start| (start, start + len)))
     }
 
     /// Maps `bytes` for a stream of the arena ahead.
     pub(crate) fn map_ahead(&self, part: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
         let heap = self.part_heap(part)?;
-        self.find_span(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
+        self.find_uncut(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 
     /// Finds a ready region of the heap for the request, uncut, and returns its address.
-    fn find_span(&self, heap: &Heap, want: Want) -> Result<u64> {
+    fn find_uncut(&self, heap: &Heap, want: Want) -> Result<u64> {
         if want.size > self.props.total_bytes {
             return Err(self.out_of_memory(want.size));
         }
         let req = AllocRequest { size: want.size, stream: want.stream, ..AllocRequest::default() };
-        let (mut st, r) = self.find_region(heap.lock(), want, &req)?.own()?;
+        let (mut st, found) = self.find_region(heap.lock(), want, &req)?;
+        let r = found.own()?;
         // Memory that the stream has freed eagerly may not have settled, and keeps its tag.
         let (addr, tag) = (st.regions.get(r).addr, st.regions.get(r).tag);
         st.regions.make_ready(r, tag);
@@ -129,7 +122,7 @@ impl Pool {
         }
         let heap = self.empty_heap(stream)?;
         heap.lock().private = Some(part.clone());
-        let base = self.find_span(heap, Want { lane: heap.lane, ..want });
+        let base = self.find_uncut(heap, Want { lane: heap.lane, ..want });
         let base = base.inspect_err(|_| {
             // No other thread has come to know it as the part's.
             heap.lock().private = None;
@@ -153,7 +146,6 @@ impl Pool {
             return None;
         };
         let cut = st.regions.cut(r, addr, size);
-        st.note_taken();
         Some(self.finish_block(&mut st, cut, req, heap.lane))
     }
 }
@@ -162,7 +154,7 @@ impl Pool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::base::{size::MIB, DeviceId};
+    use crate::base::{size::MIB, DeviceId, Status};
     use crate::driver::host::{HostDriver, HostOptions};
     use crate::driver::Driver;
     use crate::pool::{GraphArenaOptions, PoolOptions, WhichStreams};

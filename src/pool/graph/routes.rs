@@ -66,7 +66,7 @@ impl Pool {
             }
         }
         let (over, capture) = (AtomicBool::new(false), AtomicU64::new(capture));
-        let number = self.privates.routes_begun.fetch_add(1, Relaxed);
+        let number = self.privates.new_identity();
         let route = Arc::new(Route { arena: arena.clone(), which, key, began, over, capture, number });
         let mut routes = self.privates.routes.lock();
         routes.push(route.clone());

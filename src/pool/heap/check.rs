@@ -16,6 +16,7 @@ impl HeapState {
         self.members.validate()?;
         self.learnt.fresh_starts.validate()?;
         self.low.validate(self.moves)?;
+        ensure!(self.of_captures || self.private.is_none(), "heap {} is an arena's and not of captures", self.number);
         let (mut bytes, mut live, mut waiting, mut requested) = (0, 0, 0, 0);
         let mut extents = self.extents.iter();
         let mut listed: HashSet<u32> = self.waiting.regions().collect();

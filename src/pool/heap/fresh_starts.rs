@@ -21,8 +21,8 @@ const DOUBT_A_PASS: u32 = 16;
 /// Invariant: `to_pass * DOUBT_A_PASS <= doubt <= MOST_DOUBT`; `doubt` is 0, 1, 3, 7 and so on.
 #[derive(Debug, Default)]
 pub(crate) struct FreshStarts {
-    /// Extents of the heap or of the stock that the driver has mapped for it again since it last
-    /// started afresh.
+    /// Extents, its own, other heaps' or of the stock, that the driver has mapped for it at other
+    /// addresses since it last started afresh.
     pub(crate) mapped_again: u64,
     /// Extents it has taken back since then at addresses where they were still mapped.
     pub(crate) taken_back: u64,

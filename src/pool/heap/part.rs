@@ -104,6 +104,12 @@ impl Notes {
         Notes { lives: record.then(Vec::new), ..Notes::default() }
     }
 
+    /// Whether no block may grow in place: that could not be laid out.
+    pub(crate) fn is_laid_out(&self) -> bool {
+        self.lives.is_some() || self.plan.is_some()
+    }
+
+    /// Notes an allocation, if the arena records.
     pub(crate) fn born(&mut self, addr: u64, size: u64, align: u64) {
         let Some(lives) = &mut self.lives else { return };
         self.living.insert(addr, lives.len());
@@ -111,6 +117,7 @@ impl Notes {
         self.clock += 1;
     }
 
+    /// Notes, if the arena records, that the block at `addr` is being freed.
     pub(crate) fn died(&mut self, addr: u64) {
         if let (Some(lives), Some(i)) = (&mut self.lives, self.living.remove(&addr)) {
             if let Some(life) = lives.get_mut(i) {
@@ -158,9 +165,6 @@ pub(crate) struct StreamPart {
     /// The lane of the heap for allocations without a place in a layout.
     pub(crate) lane: u32,
     pub(crate) monotone: bool,
-    /// A copy of the arena's option. A recording part grows no block in place: that could not be
-    /// laid out.
-    pub(crate) record: bool,
     /// The heap of `lane`, then those of layouts.
     pub(crate) heaps: Ranked<Vec<u32>, { Rank::PartHeaps as u8 }>,
     /// Which stream the handle last stood for.

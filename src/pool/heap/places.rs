@@ -71,7 +71,7 @@ impl HeapState {
     pub(crate) fn info(&self, place: Place, device: DeviceId, of_objects: StreamHandle) -> AllocInfo {
         let Known { addr: base, size: usable, requested, id, .. } = self.at(place);
         let (stream, tag) = match place {
-            Place::Block { region } => (self.regions.block(region).stream, self.regions.block(region).tag),
+            Place::Block { region } => (self.regions.block(region).stream, self.regions.block(region).user_tag),
             Place::Object { .. } => (of_objects, self.user_tags.get(&base).copied().unwrap_or(0)),
         };
         AllocInfo { base, requested, usable, device, stream, id, tag, flags: AllocFlags::default() }

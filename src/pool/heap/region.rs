@@ -59,7 +59,8 @@ pub(crate) enum State {
 pub(crate) struct Block {
     pub(crate) requested: u64,
     pub(crate) id: u64,
-    pub(crate) tag: u64,
+    /// The caller's.
+    pub(crate) user_tag: u64,
     pub(crate) stream: StreamHandle,
     /// Identity of `stream` and its lane when the block was made.
     pub(crate) stream_id: u64,
@@ -70,8 +71,16 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub(crate) const NONE: Block =
-        Block { requested: 0, id: 0, tag: 0, stream: StreamHandle::LEGACY, stream_id: 0, lane: 0, member: 0, align: 0 };
+    pub(crate) const NONE: Block = Block {
+        requested: 0,
+        id: 0,
+        user_tag: 0,
+        stream: StreamHandle::LEGACY,
+        stream_id: 0,
+        lane: 0,
+        member: 0,
+        align: 0,
+    };
 }
 
 /// One piece of a span, in one cache line. Facts about its block are kept elsewhere.

@@ -61,8 +61,8 @@ pub(crate) struct Object {
 
 /// One slab.
 ///
-/// Invariants: `used + pending + (set bits of free) == capacity`; a slab is in its class's list iff
-/// it has a free object and is not `old`.
+/// Invariants: `used + (set bits of pending and free) == capacity`; a slab is in its class's list
+/// iff it has a free object and is not `old`.
 pub(crate) struct Slab {
     pub(crate) base: u64,
     /// The region that holds it; [`NONE`] when this descriptor is vacant.
@@ -71,21 +71,17 @@ pub(crate) struct Slab {
     pub(crate) capacity: u32,
     /// Objects handed out.
     pub(crate) used: u32,
-    /// Objects freed on another stream and not yet settled.
-    pub(crate) pending: u32,
     /// Whether it was made for a stream that is gone. Nothing more is handed out from it, and it is
     /// freed once empty.
     pub(crate) old: bool,
     /// When the last object in use was freed, in the order of the heap's lane, or of the context if
-    /// the slab was `old` by then. Since then, only streams that `pending` objects wait for have
+    /// the slab was `old` by then. Since then, only streams that pending objects wait for have
     /// used it.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
-    /// A set bit is an object in `pending`.
-    waiting: [u64; 4],
-    list_prev: u32,
-    list_next: u32,
+    /// A set bit is a pending object: one freed on another stream and not yet settled.
+    pending: [u64; 4],
     /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20
     /// bytes and an object no longer than 2^16, so `offset * inverse >> SCALE` is exactly
     /// `offset / size` for any offset in the slab.
@@ -117,13 +113,13 @@ impl Slab {
     }
 
     #[inline]
-    pub(crate) fn is_waiting(&self, n: u32) -> bool {
-        self.waiting[n as usize / 64] >> (n % 64) & 1 == 1
+    pub(crate) fn is_pending(&self, n: u32) -> bool {
+        self.pending[n as usize / 64] >> (n % 64) & 1 == 1
     }
 
     #[inline]
     pub(crate) fn is_live(&self, n: u32) -> bool {
-        !self.is_free(n) && !self.is_waiting(n)
+        !self.is_free(n) && !self.is_pending(n)
     }
 
     /// The numbers of the live objects.
@@ -152,19 +148,21 @@ impl Slab {
 
     /// Whether no object is in use and none pending.
     fn is_empty(&self) -> bool {
-        self.used == 0 && self.pending == 0
+        self.used == 0 && self.pending == [0; 4]
     }
 
+    #[inline(always)]
     fn has_free(&self) -> bool {
         self.free.iter().fold(0, |all, w| all | w) != 0
     }
 }
 
-/// A heap's slabs and, per class, the list of those with a free object.
+/// A heap's slabs and, per class, a list of those with a free object.
 pub(crate) struct Slabs {
     all: Vec<Slab>,
     vacant: Vec<u32>,
-    heads: [u32; CLASSES],
+    /// The last one is used first.
+    open: [Vec<u32>; CLASSES],
     /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do
     /// not count.
     empty: [u32; CLASSES],
@@ -177,7 +175,7 @@ impl Default for Slabs {
         Slabs {
             all: Vec::new(),
             vacant: Vec::new(),
-            heads: [NONE; CLASSES],
+            open: [const { Vec::new() }; CLASSES],
             empty: [0; CLASSES],
             pending: [0; CLASSES],
         }
@@ -197,10 +195,7 @@ impl Slabs {
     /// Takes an object of the class. Returns its address, too.
     #[inline(always)]
     pub(crate) fn alloc(&mut self, class: usize, requested: u64, id: u64) -> Option<(Place, u64)> {
-        let s = self.heads[class];
-        if s == NONE {
-            return None;
-        }
+        let &s = self.open[class].last()?;
         let slab = &mut self.all[s as usize];
         let word = slab.free.iter().position(|&w| w != 0)?;
         let n = word as u32 * 64 + slab.free[word].trailing_zeros();
@@ -212,14 +207,14 @@ impl Slabs {
         }
         slab.used += 1;
         if !slab.has_free() {
-            self.unlink(s);
+            self.open[class].pop();
         }
         Some((Place::Object { slab: s, number: n }, addr))
     }
 
     /// Whether a slab of the class has a free object.
     pub(crate) fn has_free(&self, class: usize) -> bool {
-        self.heads[class] != NONE
+        !self.open[class].is_empty()
     }
 
     /// How many objects of the class will be free once what they wait for has settled.
@@ -260,13 +255,10 @@ impl Slabs {
             class: class as u32,
             capacity,
             used: 0,
-            pending: 0,
             old: false,
             idle: Tag::SETTLED,
             free,
-            waiting: [0; 4],
-            list_prev: NONE,
-            list_next: NONE,
+            pending: [0; 4],
             size: class_size(class),
             inverse: (1u64 << SCALE).div_ceil(class_size(class)),
             objects: vec![Object::default(); capacity as usize].into_boxed_slice(),
@@ -282,7 +274,7 @@ impl Slabs {
             }
         };
         self.empty[class] += 1;
-        self.link(s);
+        self.open[class].push(s);
         s
     }
 
@@ -298,18 +290,16 @@ impl Slabs {
     pub(crate) fn free_later(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) {
         let slab = &mut self.all[s as usize];
         slab.one_less(now);
-        slab.pending += 1;
         self.pending[slab.class as usize] += u32::from(!slab.old);
-        slab.waiting[n as usize / 64] |= 1 << (n % 64);
+        slab.pending[n as usize / 64] |= 1 << (n % 64);
     }
 
-    /// Puts a waiting object back: its other stream has passed the free. Returns whether the slab
+    /// Puts a pending object back: its other stream has passed the free. Returns whether the slab
     /// is to be dropped, as [`Self::put_back`] does.
     pub(crate) fn settle(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
-        slab.pending -= 1;
         self.pending[slab.class as usize] -= u32::from(!slab.old);
-        slab.waiting[n as usize / 64] &= !(1 << (n % 64));
+        slab.pending[n as usize / 64] &= !(1 << (n % 64));
         self.put_back(s, n)
     }
 
@@ -322,7 +312,7 @@ impl Slabs {
         slab.free[n as usize / 64] |= 1 << (n % 64);
         let (empty, old, class) = (slab.is_empty(), slab.old, slab.class as usize);
         if was_full && !old {
-            self.link(s);
+            self.open[class].push(s);
         }
         self.empty[class] += u32::from(empty && !old);
         empty && (old || self.empty[class] > 1)
@@ -334,7 +324,8 @@ impl Slabs {
         if !old {
             self.empty[class as usize] -= 1;
             // It is listed, since an empty slab has a free object.
-            self.unlink(s);
+            let open = &mut self.open[class as usize];
+            open.iter().rposition(|&other| other == s).map(|at| open.remove(at));
         }
         self.all[s as usize].region = NONE;
         self.all[s as usize].objects = Box::default();
@@ -353,7 +344,7 @@ impl Slabs {
     pub(crate) fn retire(&mut self) -> Vec<u32> {
         let mut empty = Vec::new();
         for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE && !s.old) {
-            (slab.old, slab.list_prev, slab.list_next) = (true, NONE, NONE);
+            slab.old = true;
             if slab.is_empty() {
                 empty.push(s);
             }
@@ -363,52 +354,21 @@ impl Slabs {
         empty
     }
 
-    fn link(&mut self, s: u32) {
-        let class = self.all[s as usize].class as usize;
-        let head = self.heads[class];
-        self.all[s as usize].list_prev = NONE;
-        self.all[s as usize].list_next = head;
-        if head != NONE {
-            self.all[head as usize].list_prev = s;
-        }
-        self.heads[class] = s;
-    }
-
-    fn unlink(&mut self, s: u32) {
-        let slab = &self.all[s as usize];
-        let (prev, next, class) = (slab.list_prev, slab.list_next, slab.class as usize);
-        if next != NONE {
-            self.all[next as usize].list_prev = prev;
-        }
-        if prev != NONE {
-            self.all[prev as usize].list_next = next;
-        } else {
-            self.heads[class] = next;
-        }
-    }
-
     /// Checks the invariants written above [`Slab`].
     pub(crate) fn validate(&self) -> Result<(), String> {
         let (mut empty, mut pendings) = ([0; CLASSES], [0; CLASSES]);
-        let mut listed = std::collections::HashSet::new();
-        for &head in &self.heads {
-            let mut at = head;
-            while at != NONE {
-                listed.insert(at);
-                at = self.all[at as usize].list_next;
-            }
-        }
+        let listed: std::collections::HashSet<u32> = self.open.iter().flatten().copied().collect();
         for (i, s) in self.iter() {
             let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
-            let waiting: u32 = s.waiting.iter().map(|w| w.count_ones()).sum();
-            let (used, pending, capacity) = (s.used, s.pending, s.capacity);
-            let all = used + pending + free == capacity && waiting == pending;
+            let pending: u32 = s.pending.iter().map(|w| w.count_ones()).sum();
+            let (used, capacity) = (s.used, s.capacity);
+            let all = used + pending + free == capacity;
             ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
             let right = listed.contains(&i) == (free > 0 && !s.old);
             ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
             if !s.old {
                 empty[s.class as usize] += u32::from(s.is_empty());
-                pendings[s.class as usize] += s.pending;
+                pendings[s.class as usize] += pending;
             }
         }
         ensure!(empty == self.empty, "the count of empty slabs is wrong");

@@ -67,7 +67,8 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        let st = &*self.st;
+        let st = &mut *self.st;
+        st.least_ready = st.least_ready.min(st.regions.ready_bytes());
         self.heap.live.store(st.live_bytes, Relaxed);
         let free = if st.live_bytes == 0 { st.extents.bytes() } else { st.regions.ready_bytes() + st.waiting_bytes };
         self.heap.free.store(free, Relaxed);
@@ -161,7 +162,7 @@ fn more_ids() -> u64 {
 /// Invariants: those of its parts; every waiting region has exactly one entry in `waiting`, and
 /// no other region has one; `waiting_bytes` is their sum; the bytes of all regions equal
 /// `extents.bytes()`; `live_bytes` is the sum of live regions and live slab objects, `most_live` no
-/// less.
+/// less; a heap of a capture arena is `of_captures`.
 ///
 /// The fields that every hit looks at come first, in as few cache lines as possible: those lines
 /// compete with everything a workload touches.
@@ -184,6 +185,9 @@ pub(crate) struct HeapState {
     /// How many of its own extents have moved since it last started afresh.
     pub(crate) moves: u64,
     pub(crate) waiting_bytes: u64,
+    /// The least that `regions.ready_bytes()` has been, when the lock was released, since
+    /// `Pool::trim_unused`.
+    pub(crate) least_ready: u64,
     pub(crate) low: Low,
     /// Counts live memory, if set. Then nothing is handed out without a receipt.
     pub(crate) counter: Option<Arc<dyn Counter>>,
@@ -206,8 +210,6 @@ pub(crate) struct HeapState {
     pub(crate) waiting: Waiting,
     /// Which live blocks and objects are in a scope, and their receipts.
     pub(crate) members: Members,
-    /// The least that `regions.ready_bytes()` has been since `take_unused`.
-    pub(crate) least_ready: u64,
     /// All extents ever moved for this heap.
     pub(crate) moved: u64,
     /// Requests met with memory from elsewhere, and none created.
@@ -227,11 +229,6 @@ pub(crate) struct HeapState {
 impl HeapState {
     pub(crate) fn new(number: u32, lane: u32, identity: u64, page: u64) -> HeapState {
         HeapState { number, lane, identity, extents: Extents::of_pages(page), ..HeapState::default() }
-    }
-
-    /// Whether it is an ordinary heap, neither for captures nor of a capture arena.
-    pub(crate) fn is_ordinary(&self) -> bool {
-        self.private.is_none() && !self.of_captures
     }
 
     /// A number that no other allocation of the process has, larger than this heap's earlier ones.
@@ -268,20 +265,16 @@ impl HeapState {
     /// just this size, or else the best ready one, cut to size.
     #[inline]
     pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
-        if let Some(r) = self.take_quick(size, align) {
-            return Some(r);
+        match self.regions.take_quick(size, align) {
+            Some(r) => Some(r),
+            None => self.tidy_and_cut(size, align),
         }
-        self.regions.tidy();
-        self.cut_for(size, align)
     }
 
-    /// The region last freed by a request of just this size, live, if it starts at a multiple of
-    /// `align`.
-    #[inline]
-    pub(crate) fn take_quick(&mut self, size: u64, align: u64) -> Option<u32> {
-        let r = self.regions.take_quick(size, align)?;
-        self.note_taken();
-        Some(r)
+    #[inline(never)]
+    fn tidy_and_cut(&mut self, size: u64, align: u64) -> Option<u32> {
+        self.regions.tidy();
+        self.cut_for(size, align)
     }
 
     /// The best ready region for `size` bytes at a multiple of `align`, cut to size and marked
@@ -297,9 +290,7 @@ impl HeapState {
         debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
         let (from, size) = self.place_in(r, size, align);
-        let cut = self.regions.cut(r, from, size);
-        self.note_taken();
-        Some(cut)
+        Some(self.regions.cut(r, from, size))
     }
 
     /// Whether the heap has ready memory for a request.
@@ -384,12 +375,6 @@ impl HeapState {
         self.learnt.short = false;
     }
 
-    /// Must be called after ready memory was taken.
-    #[inline]
-    pub(crate) fn note_taken(&mut self) {
-        self.least_ready = self.least_ready.min(self.regions.ready_bytes());
-    }
-
     /// Counts a free.
     #[inline]
     pub(crate) fn note_freed(&mut self, size: u64, requested: u64) {
@@ -415,30 +400,27 @@ impl HeapState {
 
     /// Whether freed memory may not be handed out again for now.
     pub(crate) fn is_monotone(&self) -> bool {
-        self.private.as_ref().is_some_and(|m| m.monotone)
+        self.private.as_ref().is_some_and(|part| part.monotone)
     }
 
     /// Whether allocations are told apart by their order, so that growth must not take the place of
     /// a new allocation.
     pub(crate) fn is_laid_out(&self) -> bool {
-        self.private.as_ref().is_some_and(|m| m.record || m.notes.lock().plan.is_some())
+        self.private.as_ref().is_some_and(|part| part.notes.lock().is_laid_out())
     }
 
-    /// Notes that the block at `addr` is being freed. Returns whether the heap's own stream may
-    /// have it back at once.
-    pub(crate) fn may_reuse(&self, addr: u64) -> bool {
-        let Some(member) = &self.private else { return true };
-        if member.record {
-            member.notes.lock().died(addr);
+    /// Notes, if a capture arena has the heap and records, that the block at `addr` is being freed.
+    pub(crate) fn note_death(&self, addr: u64) {
+        if let Some(part) = &self.private {
+            part.notes.lock().died(addr);
         }
-        !member.monotone
     }
 
     /// This heap's lane, if `lane` is that of another heap of the same stream in the same arena;
     /// otherwise `lane`.
     pub(crate) fn lane_here(&self, lane: u32) -> u32 {
         match &self.private {
-            Some(m) if m.lane == lane => self.lane,
+            Some(part) if part.lane == lane => self.lane,
             _ => lane,
         }
     }

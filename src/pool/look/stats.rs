@@ -13,14 +13,14 @@ pub struct PoolStats {
     /// Physical memory held: that of heaps (live, free and waiting blocks, free objects of slabs),
     /// `stock`, dedicated allocations, and freed dedicated ones that the device may still use.
     pub mapped: u64,
-    /// The most `mapped` ever was.
+    /// The most `mapped` has been since the peaks were last reset.
     pub peak_mapped: u64,
     /// Requested bytes of live allocations.
     pub requested: u64,
     /// Bytes handed out, rounding included.
     pub live: u64,
-    /// The most `live` ever was: exact where there is one heap. With several it is an upper bound:
-    /// the sum of each one's most, but never more than `peak_mapped`.
+    /// The most `live` has been since then: exact where there is one heap. With several it is an
+    /// upper bound: the sum of each one's most, but never more than `peak_mapped`.
     pub peak_live: u64,
     /// Free mapped bytes usable by their own stream at once.
     pub free: u64,
@@ -48,7 +48,7 @@ pub struct PoolStats {
     pub extents: u64,
     /// Extents moved to other addresses so far, a count.
     pub moved: u64,
-    /// Stitches so far that created nothing, a count.
+    /// Stitches that created nothing and flips that moved something, so far, a count.
     pub stitches: u64,
     /// Growths so far, a count.
     pub growths: u64,
@@ -157,7 +157,7 @@ impl Pool {
         let dedicated = core.dedicated.values().filter(|d| d.handle.is_some()).count();
         s.extents += (dedicated + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
-        s.zombies = core.aliases.dormant_bytes() + c.zombie_bytes.load(Relaxed);
+        s.zombies = core.aliases.dormant_bytes() + core.zombies.iter().map(|z| z.1).sum::<u64>();
         s.largest_without_growth = s.largest_free.max(run).max(movable + s.stock);
         let (reserved, holes) = core.holes.totals();
         s.reserved = reserved;

@@ -21,14 +21,12 @@ pub(crate) struct Mapped {
 
 /// The extents mapped in one heap's spans, by address.
 ///
-/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes,
-/// `len` their number.
+/// Invariants: extents do not overlap; those of a span tile it; `bytes` is the sum of their sizes.
 #[derive(Default)]
 pub(crate) struct Extents {
     /// No extent is smaller than a page, so no two start in one.
     pages: Pages<Mapped>,
     bytes: u64,
-    len: usize,
 }
 
 impl Extents {
@@ -45,10 +43,8 @@ impl Extents {
     /// Inserts extents that tile `[addr, end)`.
     pub(crate) fn insert_all(&mut self, addr: u64, end: u64, all: impl IntoIterator<Item = (u64, Mapped)>) {
         self.pages.forget(addr, end);
-        let mut len = 0;
-        self.pages.set_all(all.into_iter().inspect(|_| len += 1));
+        self.pages.set_all(all);
         self.bytes += end - addr;
-        self.len += len;
     }
 
     /// Puts back the `len` extents that were once inserted here together and have all left. If they
@@ -57,34 +53,19 @@ impl Extents {
         let done = self.pages.put_back(addr, end, len);
         if done {
             self.bytes += end - addr;
-            self.len += len;
         }
         done
     }
 
     /// Removes the extents that tile `[addr, end)`.
     pub(crate) fn remove_all(&mut self, addr: u64, end: u64) {
-        self.len -= self.pages.take_all(addr, end);
+        self.pages.take_all(addr, end);
         self.bytes -= end - addr;
     }
 
-    /// Bytes of the extents wholly in `[addr, end)`, a part of one span that goes on behind it.
-    /// Reads only where extents start, because the extents are elsewhere in memory.
+    /// Bytes of the extents wholly in `[addr, end)`, a part of one span.
     pub(crate) fn whole_bytes(&self, addr: u64, end: u64) -> u64 {
-        let page = self.page();
-        // The page around `addr` may start before it.
-        let from = addr.next_multiple_of(page);
-        if from >= end {
-            return 0;
-        }
-        // An extent ends where the next one starts. If none starts at `end`, the last one goes on
-        // beyond it and is not whole.
-        let stop = match end.is_multiple_of(page) && self.pages.first(end, end + page).is_some() {
-            true => Some(end),
-            false => self.pages.last(from, end),
-        };
-        let first = self.pages.first(from, end);
-        first.zip(stop).map_or(0, |(first, stop)| stop - first)
+        self.tiled(addr, end).map_or(0, |(start, stop)| stop - start)
     }
 
     /// Physical bytes here.
@@ -94,7 +75,7 @@ impl Extents {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.pages.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
@@ -109,14 +90,21 @@ impl Extents {
 
     /// From the first to the last of them. Extents of one span leave no gap between them.
     pub(crate) fn tiled(&self, addr: u64, end: u64) -> Option<(u64, u64)> {
-        self.within(addr, end).map(|(a, m)| (a, a + m.extent.size)).reduce(|first, last| (first.0, last.1))
+        // The page around `addr` may start before it.
+        let from = addr.next_multiple_of(self.page());
+        if from >= end {
+            return None;
+        }
+        let start = self.pages.first(from, end)?;
+        let (last, m) = self.pages.last(start, end)?;
+        let stop = if last + m.extent.size <= end { last + m.extent.size } else { last };
+        (start < stop).then_some((start, stop))
     }
 
     /// Checks the invariants above, except those that involve regions.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let (len, bytes) = self.iter().fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.size));
-        let as_found = (len, bytes) == (self.len, self.bytes);
-        ensure!(as_found, "{len} extents of {bytes} bytes, {} of {} recorded", self.len, self.bytes);
+        let bytes = self.iter().map(|(_, e)| e.size).sum::<u64>();
+        ensure!(bytes == self.bytes, "extents of {bytes} bytes, {} recorded", self.bytes);
         Ok(())
     }
 }

@@ -94,24 +94,27 @@ impl<T: Copy> Pages<T> {
         }
     }
 
-    /// Takes the entries of `[addr, end)` out; returns how many there were.
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.leaves.values().map(|leaf| leaf.here.count_ones() as usize).sum()
+    }
+
+    /// Takes the entries of `[addr, end)` out.
     #[inline]
-    pub(crate) fn take_all(&mut self, addr: u64, end: u64) -> usize {
+    pub(crate) fn take_all(&mut self, addr: u64, end: u64) {
         let ((first, from), (last, to)) = (self.place(addr), self.place(end - 1));
         match first == last {
             true => self.take_of(first, mask(from, to)),
-            false => self.split(addr, end).map(|(number, mask)| self.take_of(number, mask)).sum(),
+            false => self.split(addr, end).for_each(|(number, mask)| self.take_of(number, mask)),
         }
     }
 
     /// Like [`Self::take_all`], for the pages of one leaf.
     #[inline]
-    fn take_of(&mut self, number: u64, mask: u64) -> usize {
-        self.leaves.get_mut(&number).map_or(0, |leaf| {
-            let taken = leaf.here & mask;
-            leaf.here -= taken;
-            taken.count_ones() as usize
-        })
+    fn take_of(&mut self, number: u64, mask: u64) {
+        if let Some(leaf) = self.leaves.get_mut(&number) {
+            leaf.here &= !mask;
+        }
     }
 
     /// Puts the entries back that [`Self::take_all`] took out of `[addr, end)`, if there are just
@@ -171,11 +174,12 @@ impl<T: Copy> Pages<T> {
         })
     }
 
-    /// The last address in `[addr, end)` that has an entry.
-    pub(crate) fn last(&self, addr: u64, end: u64) -> Option<u64> {
+    /// The last entry of `[addr, end)`.
+    pub(crate) fn last(&self, addr: u64, end: u64) -> Option<(u64, T)> {
         self.split(addr, end).rev().find_map(|(n, mask)| {
-            let found = self.leaves.get(&n)?.here & mask;
-            found.checked_ilog2().map(|page| self.addr(n, u64::from(page)))
+            let leaf = self.leaves.get(&n)?;
+            let page = (leaf.here & mask).checked_ilog2()?;
+            Some((self.addr(n, u64::from(page)), leaf.entries[page as usize]))
         })
     }
 }
@@ -198,8 +202,8 @@ mod tests {
         assert!((0..20_000).all(|i| get(&pages, at(i)) == Some(i)));
         assert!(get(&pages, at(20_000)).is_none() && get(&pages, at(7) + P).is_none());
         assert!(pages.iter().is_sorted() && pages.iter().count() == 20_000);
-        let all = (0..3).map(|place| pages.take_all(place << 40, (place << 40) + 20_000 * 40 * P));
-        assert_eq!(all.sum::<usize>(), 20_000);
+        (0..3).for_each(|place| pages.take_all(place << 40, (place << 40) + 20_000 * 40 * P));
+        assert_eq!(pages.len(), 0);
         // Now most leaves are empty, and go when the table is full.
         let before = pages.leaves.capacity();
         pages.set_all((0..20_000).map(|i| ((9 << 40) + at(i), i)));
@@ -223,7 +227,7 @@ mod tests {
                         known.extend(all);
                     }
                     1 => {
-                        prop_assert_eq!(pages.take_all(from, to), map.range(from..to).count());
+                        pages.take_all(from, to);
                         map.retain(|&a, _| a < from || a >= to);
                     }
                     2 => {
@@ -238,8 +242,9 @@ mod tests {
                     }
                 }
                 let expected: Vec<(u64, usize)> = map.range(from..to).map(|(&a, &e)| (a, e)).collect();
+                prop_assert_eq!(pages.len(), map.len());
                 prop_assert_eq!(pages.first(from, to), expected.first().map(|x| x.0));
-                prop_assert_eq!(pages.last(from, to), expected.last().map(|x| x.0));
+                prop_assert_eq!(pages.last(from, to), expected.last().copied());
                 prop_assert_eq!(pages.range(from, to).collect::<Vec<_>>(), expected);
                 prop_assert_eq!(pages.iter().collect::<Vec<_>>(), map.iter().map(|(&a, &e)| (a, e)).collect::<Vec<_>>());
             }

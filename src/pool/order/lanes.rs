@@ -11,15 +11,15 @@
 //! it. If the event came first, the epoch was closed before that, and the free sees the new number.
 //! So a thread that reads the old number has submitted work that the event covers.
 //!
-//! Lane 0 is no stream but the whole context. Memory goes there when the order of its last use is
-//! not known (the stream it was used on is gone); only a context marker settles it. A context
-//! marker closes an epoch of every lane.
+//! Lane 0 is no stream but the whole context. Memory goes there when its last use is in no lane's
+//! order, mostly because the stream is gone; only a context marker settles it. A context marker
+//! closes an epoch of every lane.
 //!
 //! Lock order: a lane's markers, the captures' list, the context's markers, then the spare events.
 //! Driver calls under them never block.
 
 use crate::base::sync::{Apart, AtomicBool, AtomicU64, AtomicUsize, OnceBox};
-use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
+use crate::base::{DeviceId, Result, Status, StreamHandle};
 use crate::driver::{empty_cells, Driver, EventHandle, Watch};
 use crate::pool::order::cadence::AwayBatch;
 use crate::pool::order::captures::{Captures, KnownCapture};
@@ -98,6 +98,8 @@ struct ContextMarker {
 pub(crate) struct Order {
     dev: DeviceId,
     lanes: Box<[OnceBox<Lane>]>,
+    /// Stands in for a lane that there is not. No caller names one.
+    none: Lane,
     count: AtomicU64,
     pub(crate) captures: Captures,
     context: Apart<Ranked<VecDeque<ContextMarker>, { Rank::Context as u8 }>>,
@@ -117,6 +119,7 @@ impl Order {
         let order = Order {
             dev,
             lanes: empty_cells(lanes),
+            none: Lane::default(),
             count: AtomicU64::new(0),
             captures: Captures::new(watch),
             context: Apart::default(),
@@ -153,8 +156,8 @@ impl Order {
     }
 
     #[inline]
-    fn lane(&self, lane: u32) -> Option<&Lane> {
-        self.lanes.get(lane as usize)?.get()
+    fn lane(&self, lane: u32) -> &Lane {
+        self.lanes.get(lane as usize).and_then(OnceBox::get).unwrap_or(&self.none)
     }
 
     /// The lanes in use, by number.
@@ -164,92 +167,84 @@ impl Order {
 
     /// The handle of a lane's stream.
     pub(crate) fn stream(&self, lane: u32) -> StreamHandle {
-        self.lane(lane).map_or(StreamHandle::LEGACY, |l| StreamHandle(l.stream.load(Relaxed)))
+        StreamHandle(self.lane(lane).stream.load(Relaxed))
     }
 
     /// Renames the lane's stream, when the lane goes to a stream with another handle.
     pub(crate) fn rename(&self, lane: u32, stream: StreamHandle) {
-        if let Some(l) = self.lane(lane) {
-            l.stream.store(stream.0, Relaxed);
-        }
+        self.lane(lane).stream.store(stream.0, Relaxed);
     }
 
     /// The identity of a lane's stream; 0 is no stream's.
     #[inline]
     pub(crate) fn identity(&self, lane: u32) -> u64 {
-        self.lane(lane).map_or(0, |l| l.identity.load(Acquire))
+        self.lane(lane).identity.load(Acquire)
     }
 
     /// The tag for a free happening now in the order of `lane`.
     #[inline]
     pub(crate) fn tag(&self, lane: u32) -> Tag {
-        self.lane(lane).map_or(Tag::SETTLED, |l| Tag::new(lane, l.epoch.load(Acquire)))
+        Tag::new(lane, self.lane(lane).epoch.load(Acquire))
     }
 
     /// Whether the device is known to have passed the tag.
     #[inline]
     pub(crate) fn settled(&self, tag: Tag) -> bool {
-        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(|l| tag.epoch() <= l.done.load(Acquire))
+        tag == Tag::SETTLED || tag.epoch() <= self.lane(tag.lane()).done.load(Acquire)
     }
 
     /// Whether a marker has been recorded that will settle the tag.
     pub(crate) fn marked(&self, tag: Tag) -> bool {
-        let enough = |l: &Lane| {
-            let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
-            let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
-            // The present stream's markers settle nothing before what lies in front of the barrier
-            // is settled.
-            tag.epoch() <= by && barrier <= by_context
-        };
-        tag == Tag::SETTLED || self.lane(tag.lane()).is_some_and(enough)
+        let l = self.lane(tag.lane());
+        let (barrier, by_context) = (l.barrier.load(Acquire), l.by_context.load(Acquire));
+        let by = if tag.epoch() <= barrier { by_context } else { l.marked.load(Acquire) };
+        // The present stream's markers settle nothing before what lies in front of the barrier is
+        // settled.
+        tag == Tag::SETTLED || (tag.epoch() <= by && barrier <= by_context)
     }
 
     /// Whether only a context marker can settle the tag: its stream is gone, or cannot be named
     /// from here, or has followed one that is gone and that no context marker covers yet.
     pub(crate) fn only_context(&self, tag: Tag) -> bool {
-        let gone = |l: &Lane| {
-            let barrier = l.barrier.load(Acquire);
-            l.unnamed || tag.epoch() <= barrier || l.by_context.load(Acquire) < barrier
-        };
-        tag.lane() == CONTEXT || self.lane(tag.lane()).is_some_and(gone)
+        let l = self.lane(tag.lane());
+        let barrier = l.barrier.load(Acquire);
+        tag.lane() == CONTEXT || l.unnamed || tag.epoch() <= barrier || l.by_context.load(Acquire) < barrier
     }
 
     /// Hands the lane to another stream. Everything freed on it so far needs a context marker.
     pub(crate) fn hand_over(&self, lane: u32, identity: u64) {
-        if let Some(l) = self.lane(lane) {
-            // The identity changes before the barrier goes up: a thread that sees an epoch behind
-            // the barrier sees it changed.
-            l.identity.store(identity, Release);
-            let _markers = l.markers.lock();
-            let epoch = l.epoch.fetch_add(1, AcqRel);
-            l.barrier.fetch_max(epoch, AcqRel);
-        }
+        let l = self.lane(lane);
+        // The identity changes before the barrier goes up: a thread that sees an epoch behind the
+        // barrier sees it changed.
+        l.identity.store(identity, Release);
+        let _markers = l.markers.lock();
+        let epoch = l.epoch.fetch_add(1, AcqRel);
+        l.barrier.fetch_max(epoch, AcqRel);
     }
 
     /// Whether the lane's present stream may use memory with this tag at once, having freed it
     /// itself.
     pub(crate) fn own(&self, tag: Tag, lane: u32) -> bool {
-        tag.lane() == lane && self.lane(lane).is_some_and(|l| tag.epoch() > l.barrier.load(Acquire))
+        tag.lane() == lane && tag.epoch() > self.lane(lane).barrier.load(Acquire)
     }
 
     /// Asks the next free on `lane` to record a marker.
     pub(crate) fn ask_for_marker(&self, lane: u32) {
-        if let Some(l) = self.lane(lane) {
-            l.wanted.store(true, Relaxed);
-            l.away.asked();
-        }
+        let l = self.lane(lane);
+        l.wanted.store(true, Relaxed);
+        l.away.asked();
     }
 
     /// Whether a marker was asked for. A request is answered once.
     #[inline]
     pub(crate) fn take_asked(&self, lane: u32) -> bool {
-        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed) && l.wanted.swap(false, Relaxed))
+        self.is_asked(lane) && self.lane(lane).wanted.swap(false, Relaxed)
     }
 
     /// Whether a marker on `lane` is asked for.
     #[inline]
     pub(crate) fn is_asked(&self, lane: u32) -> bool {
-        self.lane(lane).is_some_and(|l| l.wanted.load(Relaxed))
+        self.lane(lane).wanted.load(Relaxed)
     }
 
     /// Notes a free in the order of `lane` that another heap waits for. Returns whether a marker is
@@ -257,7 +252,7 @@ impl Order {
     /// threads together get only five million a second. Batches grow while nobody asks for markers.
     /// A request shrinks them, and is met at the next free.
     pub(crate) fn due(&self, lane: u32, bytes: u64) -> bool {
-        self.lane(lane).is_some_and(|l| l.away.note(bytes))
+        self.lane(lane).away.note(bytes)
     }
 
     fn event(&self) -> Result<EventHandle> {
@@ -275,7 +270,7 @@ impl Order {
     /// and have been named in this very call. Returns `false`, and records nothing, if the stream
     /// is being captured, or if very many markers are pending, as a later one will do.
     pub(crate) fn mark(&self, lane: u32, stream: StreamHandle) -> Result<bool> {
-        let l = self.lane(lane).ok_or_else(|| Error::internal(format!("lane {lane} does not exist")))?;
+        let l = self.lane(lane);
         if self.driver.stream_is_capturing(self.dev, stream)? {
             return Ok(false);
         }
@@ -310,8 +305,9 @@ impl Order {
     }
 
     /// Like [`Self::mark_context`], but while a capture is known only if `heed` does not accept it.
-    /// It may have ended long ago, on a stream that is no longer used. Moves on request heed those
-    /// that are open; trims heed none, and nor may requests before they fail for lack of memory.
+    /// It may have ended long ago, on a stream that is no longer used. Moves on request and the
+    /// begin of a capture arena heed those that are open; trims heed none, and nor may requests
+    /// before they fail for lack of memory.
     pub(crate) fn mark_context_heeding(
         &self,
         stream: Option<StreamHandle>,
@@ -375,8 +371,7 @@ impl Order {
     /// Asks the device how far the context's markers and those of some lanes have come.
     pub(crate) fn poll(&self, lanes: impl IntoIterator<Item = u32>) -> Result<()> {
         self.poll_context()?;
-        let mut lanes = lanes.into_iter().filter_map(|lane| self.lane(lane));
-        lanes.try_for_each(|l| self.pop_done(l, &mut l.markers.lock()))
+        lanes.into_iter().map(|lane| self.lane(lane)).try_for_each(|l| self.pop_done(l, &mut l.markers.lock()))
     }
 
     /// Drops the markers of a lane that the device has passed, from the oldest on.
@@ -441,14 +436,10 @@ impl Order {
         if self.settled(tag) {
             return Ok(true);
         }
-        if let Some(l) = self.lane(tag.lane()) {
-            // A marker of the same stream, which may be gone: an event outlives its stream.
-            let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
-            let markers = l.markers.lock();
-            if let Some(m) = markers.iter().find(covers) {
-                self.driver.stream_wait(self.dev, stream, m.event)?;
-                return Ok(true);
-            }
+        // A marker of the same stream, which may be gone: an event outlives its stream.
+        let covers = |m: &&Marker| m.behind < tag.epoch() && tag.epoch() <= m.epoch;
+        if let Some(m) = self.lane(tag.lane()).markers.lock().iter().find(covers) {
+            return self.driver.stream_wait(self.dev, stream, m.event).map(|()| true);
         }
         let queue = self.context.lock();
         let covers = |m: &&ContextMarker| m.closed.get(tag.lane() as usize).is_some_and(|&e| e >= tag.epoch());
@@ -463,14 +454,22 @@ impl Order {
     /// held. If a capture prevents that, or one is known that `heed` accepts, settles only what has
     /// a marker.
     pub(crate) fn drain(&self, stream: StreamHandle, heed: fn(&KnownCapture) -> bool) -> Result<()> {
-        let marked = self.mark_context_heeding(Some(stream), heed)?;
-        self.sync()?;
-        if marked || self.captures.any(heed) || self.may_be_capturing(Some(stream)) {
-            return Ok(());
+        self.cover(Some(stream), heed)?;
+        self.sync()
+    }
+
+    /// Records a context marker. Where there can be none, waits for the device instead. Does
+    /// neither and returns `false` if a capture prevents both, or one is known that `heed` accepts.
+    pub(crate) fn cover(&self, stream: Option<StreamHandle>, heed: fn(&KnownCapture) -> bool) -> Result<bool> {
+        if self.mark_context_heeding(stream, heed)? {
+            return Ok(true);
+        }
+        if self.captures.any(heed) || self.may_be_capturing(stream) {
+            return Ok(false);
         }
         match self.sync_device() {
-            Err(e) if e.status == Status::Capturing => Ok(()),
-            done => done,
+            Err(e) if e.status == Status::Capturing => Ok(false),
+            done => done.map(|()| true),
         }
     }
 

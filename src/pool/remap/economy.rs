@@ -113,9 +113,14 @@ impl Pool {
     /// are as coarse again as in a new pool.
     pub(crate) fn start_to_earn_anew(&self) {
         self.lower_peaks();
+        let stocked = self.core.lock().stock.bytes() > 0;
         for heap in self.all_heaps() {
             let mut st = heap.lock();
             let mapped = st.extents.bytes();
+            if mapped == 0 && !stocked {
+                // What a heap has learnt about extents goes with the last of them.
+                st.forget();
+            }
             let l = &mut st.learnt;
             l.remapped = still_earned(l.remapped, l.peak_live, mapped);
             (l.halved, l.cramped) = (0, false);
@@ -143,7 +148,7 @@ impl Pool {
     /// Bytes the budget of all heaps leaves for a growth, without what is in flight. No limit
     /// unless other heaps hold `size` free bytes in extents, or a part of that which is much.
     pub(crate) fn budget(&self, st: &HeapState, size: u64) -> u64 {
-        if self.heap_count.load(Relaxed) < 2 || !st.is_ordinary() {
+        if self.heap_count.load(Relaxed) < 2 || st.of_captures {
             return u64::MAX;
         }
         let live = self.live_now() + size;
@@ -176,7 +181,7 @@ impl Pool {
 
     /// Bytes a heap may map beyond its slack once a request of `size` is met: 0 if no reserve would
     /// be left. The heap learns whether it buys, and whether that is less than it has earned.
-    pub(crate) fn bought(&self, st: &mut HeapState, size: u64) -> u64 {
+    pub(crate) fn decide_to_buy(&self, st: &mut HeapState, size: u64) -> u64 {
         st.learnt.buys = false;
         let peak = st.learnt.peak_live;
         let by_right = peak / 1000 * u64::from(self.options.bought_permille);

@@ -33,7 +33,7 @@ impl Pool {
             parts = core.aliases.look_up(run);
             free = self.free_parts(&core, st, run, want, &mut parts);
         }
-        let Some((moved, order)) = free else {
+        let Some((moved, last_use)) = free else {
             core.aliases.set_parts(run, parts);
             return None;
         };
@@ -54,7 +54,7 @@ impl Pool {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
         let region = st.regions.add(start, end - start);
-        let region = st.regions.take_neighbours(region, order);
+        let region = st.regions.take_neighbours(region, last_use);
         st.count_moves(moved, moved);
         st.stitches += u64::from(moved > 0);
         st.learnt.fresh_starts.taken_back += len as u64;
@@ -64,10 +64,9 @@ impl Pool {
         for (p, there) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
             take_out(st, p.region, there);
         }
-        let order = st.regions.get(region).tag;
-        left.for_each(|r| st.regions.put_back(r, order));
-        st.note_taken();
-        core.aliases.take_back(run, parts, order);
+        let last_use = st.regions.get(region).tag;
+        left.for_each(|r| st.regions.put_back(r, last_use));
+        core.aliases.take_back(run, parts, last_use);
         st.learnt.memo.followed(want);
         Some(region)
     }
@@ -91,13 +90,13 @@ impl Pool {
         if start.checked_next_multiple_of(want.align).is_none_or(|s| s.saturating_add(want.size) > end) {
             return None;
         }
-        let (mut moved, mut order) = (0, Tag::SETTLED);
+        let (mut moved, mut last_use) = (0, Tag::SETTLED);
         for p in parts {
             let Some((at, stop)) = p.whereabouts() else {
                 for extent in core.aliases.extents(run, p) {
                     match core.stock.tag(extent) {
                         Some(t) if self.order.settled(t) => {}
-                        Some(t) if self.order.own(t, st.lane) => order = order.later(t),
+                        Some(t) if self.order.own(t, st.lane) => last_use = last_use.later(t),
                         _ => return None,
                     }
                 }
@@ -111,8 +110,8 @@ impl Pool {
                 return None;
             }
             moved += u64::from(p.len);
-            order = order.later(st.regions.get(region).tag);
+            last_use = last_use.later(st.regions.get(region).tag);
         }
-        Some((moved, order))
+        Some((moved, last_use))
     }
 }

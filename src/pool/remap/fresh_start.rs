@@ -35,7 +35,6 @@ impl Pool {
             }
             take_out(st, r, tiled);
         }
-        st.note_taken();
         st.regions.start_over();
         st.learnt.memo.restart();
         st.moves = 0;

@@ -3,7 +3,7 @@
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{block_size, slab, HeapState, Locked, GRANULE, SMALL_MAX};
 use crate::pool::memory::SLOT;
-use crate::pool::remap::search::Answer;
+use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{too_large, AllocRequest, Want, SMALL_MIN};
 
@@ -44,12 +44,12 @@ impl Pool {
         let want = Want::new(slab::slab_size(class), SLOT, (req.stream, st.lane));
         let want = Want { class: Some(class), ..want };
         match self.find_region(st, want, req) {
-            Ok(Answer::Region(mut st, region)) => {
+            Ok((mut st, Obtained::Region(region))) => {
                 st.add_slab(class, region, &self.index);
                 let taken = self.take_object(&mut st, class, req);
                 taken.ok_or_else(|| Error::internal("a fresh slab has no free object"))
             }
-            Ok(Answer::Made(addr)) => Ok(addr),
+            Ok((_, Obtained::Made(addr))) => Ok(addr),
             Err(e) if e.status == Status::OutOfMemory => {
                 // Less than a slab may be left, and other heaps lend blocks but no slabs.
                 let want = Want { size: SLOT, align: req.align.max(GRANULE), ..want };
@@ -63,8 +63,8 @@ impl Pool {
     fn malloc_large_slow(&self, mut st: Locked<'_>, want: Want, req: &AllocRequest) -> Result<u64> {
         self.poll_and_settle(&mut st)?;
         match self.find_region(st, Want { for_block: true, ..want }, req)? {
-            Answer::Region(mut st, r) => Ok(self.finish_block(&mut st, r, req, want.lane)),
-            Answer::Made(addr) => Ok(addr),
+            (mut st, Obtained::Region(r)) => Ok(self.finish_block(&mut st, r, req, want.lane)),
+            (_, Obtained::Made(addr)) => Ok(addr),
         }
     }
 }

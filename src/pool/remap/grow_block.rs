@@ -29,7 +29,7 @@ impl Pool {
             let region = if next_ready { next } else { NONE };
             let anchor = Anchor { region, at: tail_end, in_front: false, has: gain, old: false };
             let sources = self.sources(st, Some(anchor.region), |_| true);
-            let allowed = self.allowance(st, Want { size: need, ..want });
+            let allowed = self.decide_allowance(st, Want { size: need, ..want });
             // Otherwise a block that grows by little each time would be made of pages.
             let only_grows = sources.is_empty() && self.shares_extents(st, need);
             let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, allowed) {
@@ -39,7 +39,7 @@ impl Pool {
             let Some(plan) = plan(need, self.page, largest, &sources, allowed) else {
                 return Ok(false);
             };
-            match self.carry_out(st, &mut Others::new(), Some(anchor), &sources, &plan, (lacks, false)) {
+            match self.carry_out(st, &mut Others::new(), Some(anchor), &plan, (lacks, false)) {
                 Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::NoRoom) => return Ok(false),
                 Err(e) if e.status == Status::OutOfMemory => return Ok(false),
@@ -53,7 +53,6 @@ impl Pool {
         }
         st.regions.cut(next, behind.addr, lacks.size);
         st.regions.absorb_next(r);
-        st.note_taken();
         Ok(true)
     }
 }

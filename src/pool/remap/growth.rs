@@ -38,12 +38,12 @@ const LARGE_GROWTH: u64 = 128 * MIB;
 impl Pool {
     /// How much may be created for a request. The slack is the heap's own and counts from its last
     /// fresh start, so that work that repeats is decided alike each time.
-    pub(crate) fn allowance(&self, st: &mut HeapState, want: Want) -> Allowance {
+    pub(crate) fn decide_allowance(&self, st: &mut HeapState, want: Want) -> Allowance {
         let size = want.size;
         // For this heap, memory that waits for another stream is in use.
         st.learnt.peak_live = st.learnt.peak_live.max(st.live_bytes + st.waiting_bytes + size);
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
-        let bought = self.bought(st, size);
+        let bought = self.decide_to_buy(st, size);
         let floor = match bought {
             0 => self.slack_floor(st, size),
             bought => self.slack_floor(st, size).max(slack + bought),

@@ -23,29 +23,26 @@ impl Pool {
         reservations.map(|(base, len)| self.driver.va_free(self.dev, base, len)).fold(Ok(()), Result::and)
     }
 
-    /// Takes addresses for a run: at `place`, or `None` if others are there; anywhere without one.
-    pub(crate) fn take_addresses(&self, place: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
-        match self.find_addresses(place, len, align) {
+    /// Takes addresses anywhere.
+    pub(crate) fn take_addresses(&self, len: u64, align: u64) -> Result<u64> {
+        let align = align.max(self.page);
+        match self.find_addresses(len, align) {
             // Old addresses of moved extents may have used up the others.
             Err(e) if e.status == Status::OutOfMemory && self.core.lock().aliases.dormant() > 0 => {
                 self.reap()?;
-                self.find_addresses(place, len, align)
+                self.find_addresses(len, align)
             }
             found => found,
         }
     }
 
-    fn find_addresses(&self, place: Option<u64>, len: u64, align: u64) -> Result<Option<u64>> {
+    fn find_addresses(&self, len: u64, align: u64) -> Result<u64> {
         let mut core = self.core.lock();
-        if let Some(start) = place {
-            return Ok(core.holes.take_at(start, len).then_some(start));
-        }
-        let align = align.max(self.page);
         if let Some(va) = core.holes.take(len, align) {
-            return Ok(Some(va));
+            return Ok(va);
         }
         self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
-        core.holes.take(len, align).map(Some).ok_or_else(|| Error::internal("a fresh reservation is too small"))
+        core.holes.take(len, align).ok_or_else(|| Error::internal("a fresh reservation is too small"))
     }
 
     /// Claims `bytes` of the limit for memory about to be created, so that threads that grow at
@@ -92,7 +89,7 @@ impl Pool {
             self.sub_mapped(created);
             self.core.lock().holes.give(va + mapped, len - mapped);
             // What cannot be undone now is put off, as zombies and orphans.
-            let _ = self.undo_map(va, mapped);
+            self.undo_map(va, mapped);
             for x in &run[first_new..] {
                 let _ = self.drop_handle(x.handle);
             }
@@ -108,20 +105,16 @@ impl Pool {
 
     /// Unmaps addresses that were never handed out, so there is nothing to wait for, and makes them
     /// holes again. If the driver refuses, they become zombies, which are unmapped later.
-    pub(crate) fn undo_map(&self, va: u64, len: u64) -> Result<()> {
+    fn undo_map(&self, va: u64, len: u64) {
         if len == 0 {
-            return Ok(());
+            return;
         }
         let done = self.driver.unmap(va, len);
         let mut core = self.core.lock();
         match done {
             Ok(()) => core.holes.give(va, len),
-            Err(_) => {
-                core.zombies.push((va, len));
-                self.counters.zombie_bytes.fetch_add(len, Relaxed);
-            }
+            Err(_) => core.zombies.push((va, len)),
         }
-        done
     }
 
     /// Drops a handle that the pool has no mapping for. If the driver refuses, it becomes an
@@ -139,16 +132,10 @@ impl Pool {
 
     /// Unmaps zombies; their addresses become holes.
     pub(crate) fn reap_zombies(&self) -> Result<()> {
-        if self.counters.zombie_bytes.load(Relaxed) == 0 {
-            return Ok(());
-        }
-        let mut zombies = std::mem::take(&mut self.core.lock().zombies);
-        while let Some((addr, len)) = zombies.pop() {
-            self.driver.unmap(addr, len).inspect_err(|_| {
-                zombies.push((addr, len));
-                self.core.lock().zombies.append(&mut zombies);
-            })?;
-            self.counters.zombie_bytes.fetch_sub(len, Relaxed);
+        // A closure, so that the lock is released.
+        let next = || self.core.lock().zombies.pop();
+        while let Some((addr, len)) = next() {
+            self.driver.unmap(addr, len).inspect_err(|_| self.core.lock().zombies.push((addr, len)))?;
             self.core.lock().holes.give(addr, len);
         }
         Ok(())

@@ -53,8 +53,6 @@ impl Pool {
             let run = self.whole_run(st, &from, want).filter(|&(_, (start, end))| end - start <= most);
             if let Some((region, run)) = run {
                 self.hand_on(&mut from, st, region, run);
-            }
-            if run.is_some() {
                 return Ok(true);
             }
         }
@@ -99,7 +97,7 @@ impl Pool {
     /// Takes other heaps' free memory with no question to the device: whole extents, if the heap
     /// lacks them, or else a single block, if that will do, which stays the other heap's.
     pub(crate) fn take_known(&self, st: &mut HeapState, want: Want, req: &AllocRequest) -> Result<Option<Obtained>> {
-        if self.heap_count.load(Relaxed) < 2 || st.private.is_some() || !st.vain.borrowing.try_now() {
+        if self.heap_count.load(Relaxed) < 2 || !st.vain.borrowing.try_now() {
             return Ok(None);
         }
         let adopted = self.adopt(st, want, Adoption::Known, |_| true)?;
@@ -191,9 +189,6 @@ impl Pool {
         mut want: Want,
         req: &AllocRequest,
     ) -> Result<Option<Obtained>> {
-        if st.private.is_some() {
-            return Ok(None);
-        }
         let shared = self.is_shared(st.number);
         let elsewhere = self.others_with(st.number, self.page).map(|h| h.free.load(Relaxed)).sum::<u64>();
         let over = self.budget(st, want.size) < want.size;

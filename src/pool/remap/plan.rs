@@ -8,13 +8,13 @@
 //! This file decides and touches nothing; `stitch.rs` carries plans out.
 
 use crate::pool::memory::ladder;
-use crate::pool::remap::sources::Source;
+use crate::pool::remap::sources::{bytes_of, Source};
 
 /// What to do for a shortfall.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Positions in the list of sources.
-    pub(crate) moves: Vec<usize>,
+    /// Extents to move.
+    pub(crate) moves: Vec<Source>,
     /// Sizes of extents to create.
     pub(crate) creates: Vec<u64>,
 }
@@ -43,9 +43,8 @@ pub(crate) fn plan(need: u64, page: u64, max_extent: u64, sources: &[Source], al
     if sources.is_empty() {
         return (need <= allowed.hard).then_some(all_new);
     }
-    let moved = cover(need, sources);
-    let got: u64 = moved.iter().map(|&i| sources[i].extent.size).sum();
-    let missing = need.saturating_sub(got);
+    let moved: Vec<Source> = cover(need, sources).into_iter().map(|i| sources[i]).collect();
+    let missing = need.saturating_sub(bytes_of(&moved));
     let stitched = Plan { moves: moved, creates: ladder(missing, page, max_extent) };
     let price = |p: &Plan| p.moves.len() as u64 * MOVE_US + p.creates.len() as u64 * CREATE_US;
     let better = need <= allowed.cheap && price(&all_new) <= price(&stitched);
@@ -133,7 +132,7 @@ mod tests {
     fn go(need: u64, have: &[u64], hard: u64, cheap: u64) -> Option<(Vec<u64>, Vec<u64>)> {
         let s = sources(have);
         let p = plan(need * P, P, 512 * P, &s, Allowance { hard: hard * P, cheap: cheap * P, floor: 0 })?;
-        let moves: Vec<u64> = p.moves.iter().map(|&i| s[i].extent.size / P).collect();
+        let moves: Vec<u64> = p.moves.iter().map(|s| s.extent.size / P).collect();
         let creates: Vec<u64> = p.creates.iter().map(|c| c / P).collect();
         assert!(moves.iter().chain(&creates).sum::<u64>() >= need);
         Some((moves, creates))

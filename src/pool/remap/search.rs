@@ -5,7 +5,9 @@
 //! in a moment → other streams' memory that the device, when asked, has passed → stitch and grow
 //! (`stitch.rs`) → all of this again after a context marker, then after giving back free memory of
 //! every heap, then after waiting for the device, then after giving back once more → out of memory.
-//! If another heap has as much free, the wait comes before anything is given back, too.
+//! If another heap has as much free, the wait comes before anything is given back, too. While a
+//! capture is known, the last resort is one more wait, which may cost that capture, and giving back
+//! after it.
 
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{HeapState, Locked, Vain};
@@ -13,30 +15,13 @@ use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
 
-/// Where a request found its memory.
-pub(crate) enum Answer<'a> {
-    /// A live region of the heap itself, which is locked.
-    Region(Locked<'a>, u32),
-    /// An allocation that has been handed out: another heap's block, or an object of the heap.
-    Made(u64),
-}
-
-impl<'a> Answer<'a> {
+impl Obtained {
     /// The region, for a request that is for neither a block nor an object: nothing is handed out
     /// for it.
-    pub(crate) fn own(self) -> Result<(Locked<'a>, u32)> {
+    pub(crate) fn own(self) -> Result<u32> {
         match self {
-            Answer::Region(st, region) => Ok((st, region)),
-            Answer::Made(at) => Err(Error::internal(format!("{at:#x} was handed out for no allocation"))),
-        }
-    }
-}
-
-impl Obtained {
-    fn answer(self, st: Locked<'_>) -> Answer<'_> {
-        match self {
-            Obtained::Region(r) => Answer::Region(st, r),
-            Obtained::Made(addr) => Answer::Made(addr),
+            Obtained::Region(region) => Ok(region),
+            Obtained::Made(at) => Err(Error::internal(format!("{at:#x} was handed out for no allocation"))),
         }
     }
 }
@@ -58,8 +43,13 @@ impl Pool {
     /// Memory for a request that the thread's heap had no object or block for. Tries its own
     /// free memory, runs that are still mapped, other heaps' memory (for a block, also by
     /// borrowing), and then stitching and growing. Before it gives up, waits for the device and
-    /// gives free memory back everywhere.
-    pub(crate) fn find_region<'a>(&self, mut st: Locked<'a>, mut want: Want, req: &AllocRequest) -> Result<Answer<'a>> {
+    /// gives free memory back everywhere. Returns the locked heap of what it has found.
+    pub(crate) fn find_region<'a>(
+        &'a self,
+        mut st: Locked<'a>,
+        mut want: Want,
+        req: &AllocRequest,
+    ) -> Result<(Locked<'a>, Obtained)> {
         let heap = st.heap();
         let align = want.align;
         if self.begins_with_a_page(&st, want) {
@@ -67,10 +57,10 @@ impl Pool {
         }
         for attempt in 0.. {
             if let Some(own) = self.take_own(&mut st, want, req) {
-                return Ok(own.answer(st));
+                return Ok((st, own));
             }
             if let Some(r) = self.flip(&mut st, want, None) {
-                return Ok(Answer::Region(st, r));
+                return Ok((st, Obtained::Region(r)));
             }
             if attempt > 0 {
                 // Steps that were in vain of late are worth a try now.
@@ -79,16 +69,17 @@ impl Pool {
             }
             if self.is_shared(heap.number) {
                 if let Some(r) = st.take_waiting_of(want.lane, want.size, want.align, &self.order) {
-                    return Ok(Answer::Region(st, r));
+                    return Ok((st, Obtained::Region(r)));
                 }
             }
             if want.for_block && self.shares(&st, want) {
                 drop(st);
                 if let Some(shared) = self.enter_shared_heap()? {
                     let own = Want { for_block: false, class: None, ..want };
-                    match self.find_region(shared, own, req).and_then(Answer::own) {
-                        Ok((mut st, r)) => {
-                            return Ok(Answer::Made(self.finish_block(&mut st, r, req, want.lane)));
+                    match self.find_region(shared, own, req) {
+                        Ok((mut st, found)) => {
+                            let addr = self.finish_block(&mut st, found.own()?, req, want.lane);
+                            return Ok((st, Obtained::Made(addr)));
                         }
                         // Whole extents were not enough, but parts of extents may be free here, or
                         // be borrowed.
@@ -102,36 +93,36 @@ impl Pool {
             let known = attempt == 0 && !heap.of_captures;
             if known {
                 if let Some(found) = self.take_known(&mut st, want, req)? {
-                    return Ok(found.answer(st));
+                    return Ok((st, found));
                 }
             }
             self.ask_for_markers(&st, want)?;
             let settled = self.is_shared(heap.number) && self.poll_and_settle(&mut st)?;
             if settled || self.wait_a_moment(&mut st, want)? || self.take_over(&mut st, want)? {
                 if let Some(own) = self.take_own(&mut st, want, req) {
-                    return Ok(own.answer(st));
+                    return Ok((st, own));
                 }
             }
             if known {
                 if let Some(found) = self.look_around(&mut st, want, req)? {
-                    return Ok(found.answer(st));
+                    return Ok((st, found));
                 }
             } else if let Some(addr) = self.borrow(&st, want, req) {
-                return Ok(Answer::Made(addr));
+                return Ok((st, Obtained::Made(addr)));
             }
-            if st.is_ordinary() && self.take_from_shared_heap(&mut st) {
+            if !st.of_captures && self.take_from_shared_heap(&mut st) {
                 if let Some(r) = st.cut_for(want.size, want.align) {
-                    return Ok(Answer::Region(st, r));
+                    return Ok((st, Obtained::Region(r)));
                 }
             }
             if let Some(r) = self.stitch_or_grow(&mut st, want)? {
-                return Ok(Answer::Region(st, r));
+                return Ok((st, Obtained::Region(r)));
             }
             if want.align > align {
                 // Packed, it may need a page less.
                 want.align = align;
                 if let Some(r) = self.stitch_or_grow(&mut st, want)? {
-                    return Ok(Answer::Region(st, r));
+                    return Ok((st, Obtained::Region(r)));
                 }
             }
             if self.is_shared(heap.number) {
@@ -139,7 +130,7 @@ impl Pool {
                 // for or given back.
                 return Err(Error::new(Status::OutOfMemory, "the shared heap has no room"));
             }
-            let borrows = want.for_block && st.is_ordinary();
+            let borrows = want.for_block && !st.of_captures;
             drop(st);
             // Each wait for the device is followed by giving memory back: what the wait has settled
             // may be what must go.

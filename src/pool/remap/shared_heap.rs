@@ -48,7 +48,7 @@ impl Pool {
     /// Whether the shared heap meets a request that its own heap has no room for.
     pub(crate) fn shares(&self, st: &HeapState, want: Want) -> bool {
         want.size >= self.page / PART_OF_PAGE
-            && st.is_ordinary()
+            && !st.of_captures
             && self.has_paid_rent()
             && !self.has_nearly_all(st, want.size)
     }

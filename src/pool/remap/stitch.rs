@@ -61,7 +61,7 @@ impl Pool {
             .ok_or_else(|| too_large(want.size))?;
         let exchanged = self.exchange_coarse(st, anchor.map(|a| a.region), need, want);
         // Before other heaps' locks are taken, because it looks into those heaps.
-        let mut allowed = self.allowance(st, want);
+        let mut allowed = self.decide_allowance(st, want);
         // What was given back is created again; it is no reason to take other heaps' memory.
         let lacks = need.saturating_sub(exchanged);
         let (mut sources, mut others) = self.gather(st, anchor, (lacks, want), false)?;
@@ -90,7 +90,7 @@ impl Pool {
             // New memory goes behind the last new memory, so that a heap that only grows is one
             // span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
-            match self.carry_out(st, &mut others, behind, &sources, &plan, (want, true)) {
+            match self.carry_out(st, &mut others, behind, &plan, (want, true)) {
                 Ok(Outcome::Done(cut)) => break cut,
                 Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
                 Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
@@ -151,13 +151,12 @@ impl Pool {
         st: &mut HeapState,
         others: &mut Others<'_>,
         anchor: Option<Anchor>,
-        sources: &[Source],
         plan: &Plan,
         (want, cut): (Want, bool),
     ) -> Result<Outcome> {
         // This stream waits, on the device, for other streams' memory that the device has not
         // passed. If a later step fails, that wait does no harm.
-        let moves: Vec<&Source> = plan.moves.iter().map(|&i| &sources[i]).collect();
+        let Plan { moves, creates } = plan;
         let mut waited = false;
         for s in moves.iter().filter(|s| s.heap != st.number && !self.usable(s.tag, st, want.lane)) {
             waited = true;
@@ -167,18 +166,18 @@ impl Pool {
         }
         // Whether the device keeps up matters to the shared heap only; a captured stream cannot
         // tell.
-        let may_share = self.heap_count.load(Relaxed) > 1 && st.is_ordinary();
+        let may_share = self.heap_count.load(Relaxed) > 1 && !st.of_captures;
         let tells = may_share && (!moves.is_empty() || self.is_shared(st.number));
         let marked = (tells || st.learnt.gives_up).then(|| self.mark_here(want));
-        let supply = self.supply(want, &plan.creates)?;
+        let supply = self.supply(want, creates)?;
         let created = supply.create.iter().sum::<u64>();
         let stocked = supply.stocked.iter().map(|(e, _)| e.size).sum::<u64>();
-        let remapped = bytes_of(moves.iter().copied()) + stocked;
+        let remapped = bytes_of(moves) + stocked;
         let range = match created {
             0 => nvtx::range(c"stitch", remapped),
             new => nvtx::range(c"growth", new),
         };
-        let run = self.map_supply(st, anchor, want, &moves, &supply);
+        let run = self.map_supply(st, anchor, want, moves, &supply);
         drop(range);
         let (va, run) = match run {
             Ok(Some(done)) => done,
@@ -190,10 +189,10 @@ impl Pool {
         };
 
         // From here on nothing fails: the driver has done its part.
-        let mut order = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
+        let mut last_use = if waited { self.order.tag(want.lane) } else { Tag::SETTLED };
         for (_, tag) in &supply.stocked {
             // A tag of another lane is settled.
-            order = if self.order.settled(*tag) { order } else { order.later(*tag) };
+            last_use = if self.order.settled(*tag) { last_use } else { last_use.later(*tag) };
         }
         let run_bytes: u64 = run.iter().map(|e| e.size).sum();
         self.say(|| {
@@ -218,7 +217,7 @@ impl Pool {
             self.look_whether_behind(marked);
         }
         st.learnt.fresh_starts.mapped_again += (moves.len() + supply.stocked.len()) as u64;
-        let (run, region) = commit(&mut self.core.lock(), st, others, moves, order, (va, &run), (want, cut));
+        let (run, region) = commit(&mut self.core.lock(), st, others, moves, last_use, (va, &run), (want, cut));
         st.learnt.memo.note(want, run);
         match supply.create.is_empty() {
             true => st.stitches += 1,
@@ -227,7 +226,7 @@ impl Pool {
                 self.want_annex(st);
             }
         }
-        if plan.moves.is_empty() {
+        if moves.is_empty() {
             st.grown_to = va + run_bytes;
         }
         Ok(Outcome::Done(region))
@@ -266,7 +265,7 @@ impl Pool {
         st: &mut HeapState,
         anchor: Option<Anchor>,
         want: Want,
-        moves: &[&Source],
+        moves: &[Source],
         supply: &Supply,
     ) -> Result<Option<(u64, Vec<Extent>)>> {
         let moved = moves.iter().map(|s| s.extent).chain(supply.stocked.iter().map(|x| x.0));
@@ -275,16 +274,14 @@ impl Pool {
             return Ok(None);
         }
         let kept = st.kept;
-        let place = anchor.map(|a| a.start(len));
-        let va = match place {
+        let va = match anchor.map(|a| a.start(len)) {
             Some(start) if start == kept.0 && len <= kept.1 - kept.0 => {
                 st.kept.0 += len;
                 start
             }
-            _ => match self.take_addresses(place, len, want.align)? {
-                Some(va) => va,
-                None => return Ok(None),
-            },
+            Some(start) if self.core.lock().holes.take_at(start, len) => start,
+            Some(_) => return Ok(None),
+            None => self.take_addresses(len, want.align)?,
         };
         let run = self.map_run(va, len, moved, &supply.create).inspect_err(|_| {
             if st.kept != kept && self.core.lock().holes.take_at(va, len) {
@@ -297,15 +294,15 @@ impl Pool {
 
 /// The part of a stitch that cannot fail, after the driver has done its part. `moves` leave their
 /// regions. The run just mapped at `va`, which begins with them, becomes a ready region, last used
-/// at `order` or when they were. With `cut`, the request is cut out of it if it fits. Returns the
-/// run's number and the request's region.
+/// at `last_use` or when they were. With `cut`, the request is cut out of it if it fits. Returns
+/// the run's number and the request's region.
 #[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,
     st: &mut HeapState,
     others: &mut Others<'_>,
-    moves: Vec<&Source>,
-    mut order: Tag,
+    moves: &[Source],
+    mut last_use: Tag,
     (va, run): (u64, &[Extent]),
     (want, cut): (Want, bool),
 ) -> (RunId, Option<u32>) {
@@ -322,7 +319,7 @@ fn commit(
         // Tags of other lanes have settled, or the stream waits for them on the device, so all that
         // are joined here are of one lane.
         if p.heap == st.number || tag.lane() == want.lane {
-            order = order.later(tag);
+            last_use = last_use.later(tag);
         }
     }
     let id = core.aliases.add_run(va, run);
@@ -336,20 +333,18 @@ fn commit(
     for p in &pieces {
         take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
     }
-    others.values_mut().for_each(|other| other.note_taken());
     let region = st.regions.add(start, end - start);
-    let region = st.regions.take_neighbours(region, order);
-    let order = st.regions.get(region).tag;
+    let region = st.regions.take_neighbours(region, last_use);
+    let last_use = st.regions.get(region).tag;
     let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align));
     let (block, left) = st.cut_run(region, cut);
     for r in left {
         // In the shared heap what is left may be in order for the request's stream alone.
-        match order == Tag::SETTLED || order.lane() == st.lane {
-            true => st.regions.put_back(r, order),
-            false => st.wait_for(r, &[order]),
+        match last_use == Tag::SETTLED || last_use.lane() == st.lane {
+            true => st.regions.put_back(r, last_use),
+            false => st.wait_for(r, &[last_use]),
         }
     }
-    st.note_taken();
     (id, cut.map(|_| block))
 }
 
@@ -371,7 +366,8 @@ struct Neighbours {
 }
 
 /// The sources as pieces; those that follow each other in the list and in memory are one.
-fn pieces(mut sources: Vec<&Source>) -> Vec<Neighbours> {
+fn pieces(sources: &[Source]) -> Vec<Neighbours> {
+    let mut sources = sources.to_vec();
     sources.sort_unstable_by_key(|s| s.addr);
     let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
     for s in sources {

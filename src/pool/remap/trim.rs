@@ -64,15 +64,6 @@ impl Pool {
         self.reap()?;
         let released = self.release_free(keep)?;
         self.start_to_earn_anew();
-        if self.core.lock().stock.len() == 0 {
-            // What a heap has learnt about extents goes with the last of them.
-            for heap in self.all_heaps() {
-                let mut st = heap.lock();
-                if st.extents.len() == 0 {
-                    st.forget();
-                }
-            }
-        }
         Ok(released)
     }
 
@@ -198,7 +189,6 @@ impl Pool {
         self.unmap_claims(&claims)?;
         self.driver.unmap(s.addr, s.extent.size)?;
         take_out(st, s.region, (s.addr, s.end()));
-        st.note_taken();
         {
             let mut core = self.core.lock();
             core.aliases.present_gone(s.extent);
@@ -212,7 +202,7 @@ impl Pool {
 
     /// Unmaps and releases freed dedicated allocations the device has passed. Returns the bytes
     /// released.
-    pub(crate) fn release_graves(&self) -> Result<u64> {
+    pub fn release_graves(&self) -> Result<u64> {
         let lanes: BTreeSet<u32> = {
             let core = self.core.lock();
             core.graves.values().filter(|g| g.mapped > 0).flat_map(|g| g.tags.iter().map(|t| t.lane())).collect()
@@ -221,24 +211,21 @@ impl Pool {
             return Ok(0);
         }
         self.order.poll(lanes)?;
-        let mut ready: Vec<Grave> = Vec::new();
-        for g in self.core.lock().graves.values_mut() {
-            if g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t)) {
-                g.busy = true;
-                ready.push(g.clone());
-            }
-        }
-        let mut released = 0;
-        let mut done = Ok(());
-        for g in ready {
-            // After a failure the others stay where they were.
-            done = done.and_then(|()| self.driver.unmap(g.va, g.mapped));
+        let ready = |g: &Grave| g.mapped > 0 && !g.busy && g.tags.iter().all(|&t| self.order.settled(t));
+        let next = |from: u64| {
+            let mut core = self.core.lock();
+            let grave = core.graves.range_mut(from..).map(|(_, g)| g).find(|g| ready(g))?;
+            grave.busy = true;
+            Some(grave.clone())
+        };
+        let (mut released, mut from) = (0, 0);
+        while let Some(g) = next(from) {
+            from = g.va + 1;
+            let done = self.driver.unmap(g.va, g.mapped);
             let mut core = self.core.lock();
             let Some(grave) = core.graves.get_mut(&g.va) else { continue };
             grave.busy = false;
-            if done.is_err() {
-                continue;
-            }
+            done?;
             // It is unmapped. Its addresses are free, unless they are held, whatever becomes of the
             // handle.
             if grave.held {
@@ -249,8 +236,8 @@ impl Pool {
             self.sub_mapped(g.mapped);
             drop(core);
             released += g.mapped;
-            done = g.handle.map_or(Ok(()), |h| self.drop_handle(h));
+            g.handle.map_or(Ok(()), |h| self.drop_handle(h))?;
         }
-        done.map(|()| released)
+        Ok(released)
     }
 }

@@ -2,10 +2,10 @@
 //! detector in [`crate::arena`].
 //!
 //! Pooled memory is kept in a scope of reclaimed allocations; here it is filled and read back.
-//! Dedicated memory is unmapped, and only its addresses are kept. The calls here block, and hold no
-//! lock while they wait.
+//! Dedicated memory is unmapped, and only its addresses are kept. Calls that wait for the device
+//! hold no lock meanwhile.
 
-use crate::base::{Result, Status, StreamHandle};
+use crate::base::{Result, StreamHandle};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope};
@@ -36,17 +36,11 @@ impl Pool {
     /// Waits until the device has done everything submitted to it so far. Returns `false`, without
     /// waiting, if a stream that the pool has met is being captured.
     pub fn wait_for_device(&self) -> Result<bool> {
-        if self.order.mark_context(None)? {
-            return self.order.sync().map(|()| true);
+        let covered = self.order.cover(None, |_| true)?;
+        if covered {
+            self.order.sync()?;
         }
-        if self.is_capturing() {
-            return Ok(false);
-        }
-        // The driver has no context markers.
-        match self.order.sync_device() {
-            Err(e) if e.status == Status::Capturing => Ok(false),
-            done => done.map(|()| true),
-        }
+        Ok(covered)
     }
 
     /// Forgets the streams a reclaimed allocation was recorded on, so that they need not stay
@@ -106,8 +100,8 @@ impl Pool {
     }
 
     /// Frees the dedicated allocations of a closed scope, but keeps their addresses until
-    /// [`Self::let_go`]. After a wait for the device, the next [`Self::unmap_freed`] releases their
-    /// memory. Leaves out what others free meanwhile.
+    /// [`Self::let_go`]. After a wait for the device, the next [`Self::release_graves`] releases
+    /// their memory. Leaves out what others free meanwhile.
     pub fn hold_scope(&self, scope: &Scope) -> Vec<(AllocInfo, HeldAddresses)> {
         let mut all = Vec::new();
         for (addr, id) in scope.dedicated(self.number) {
@@ -117,11 +111,6 @@ impl Pool {
             }
         }
         all
-    }
-
-    /// Unmaps and releases freed dedicated allocations the device has passed.
-    pub fn unmap_freed(&self) -> Result<()> {
-        self.release_graves().map(|_| ())
     }
 
     /// Turns what [`Self::hold_scope`] took into ordinary freed allocations. Markers and unmapping

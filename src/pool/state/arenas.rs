@@ -60,8 +60,6 @@ pub(crate) struct Privates {
     pub(crate) routes: Ranked<Vec<Arc<Route>>, { Rank::Leaf as u8 }>,
     /// How many there are, to be read without the lock.
     pub(crate) route_count: AtomicUsize,
-    /// How many have begun.
-    pub(crate) routes_begun: AtomicU64,
     /// Heaps of arenas that were released.
     pub(crate) shells: Ranked<Vec<u32>, { Rank::Shells as u8 }>,
     /// Whether what released arenas left may lack a context marker.
@@ -71,7 +69,8 @@ pub(crate) struct Privates {
 }
 
 impl Privates {
-    /// An identity for a lane that a capture arena uses. No stream has it.
+    /// An identity for a lane that a capture arena uses, or the number of a route: no stream has
+    /// it, and nothing else of the pool.
     pub(crate) fn new_identity(&self) -> u64 {
         IDENTITIES - self.identities.fetch_add(1, Relaxed)
     }

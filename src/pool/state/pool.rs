@@ -46,7 +46,6 @@ pub(crate) struct Counters {
     /// `extents + stock + dedicated + graves`, bytes.
     pub(crate) mapped: AtomicU64,
     pub(crate) peak_mapped: AtomicU64,
-    pub(crate) zombie_bytes: AtomicU64,
     /// The most that heaps had live together when one of them ran short, and the bytes they have
     /// moved: `remap/economy.rs`.
     pub(crate) most_live: AtomicU64,
@@ -240,7 +239,7 @@ impl Pool {
             requested: req.size,
             // Ids of one heap tell which of two neighbours is newer.
             id: st.new_id(),
-            tag: req.tag,
+            user_tag: req.tag,
             stream: req.stream,
             stream_id: self.order.identity(lane),
             lane,

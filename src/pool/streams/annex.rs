@@ -54,7 +54,7 @@ impl Pool {
         let share = u64::from(o.slack_permille + o.earned_permille.max(o.bought_permille)) + STRANDED_PERMILLE;
         let peak = st.learnt.peak_live;
         if st.extents.bytes() <= peak + peak / 1000 * share + o.slack_floor + STRANDED_BYTES
-            || !st.is_ordinary()
+            || st.of_captures
             || self.is_shared(st.number)
         {
             return;

@@ -23,36 +23,34 @@ pub(crate) enum Check {
 }
 
 /// A place of the per-thread cache.
+#[derive(Clone, Copy)]
 pub(crate) struct CachedStream {
     /// The pool's number; 0 in an empty place.
-    pub(crate) pool: Cell<u64>,
-    pub(crate) handle: Cell<usize>,
-    pub(crate) id: Cell<u64>,
-    pub(crate) heap: Cell<u32>,
-    pub(crate) lane: Cell<u32>,
-    pub(crate) check: Cell<Check>,
+    pub(crate) pool: u64,
+    pub(crate) handle: usize,
+    pub(crate) id: u64,
+    pub(crate) heap: u32,
+    pub(crate) lane: u32,
+    pub(crate) check: Check,
     /// The order's count of capture changes when the place was filled: it is refilled after each.
-    pub(crate) captures: Cell<u64>,
+    pub(crate) captures: u64,
     /// How often the thread met others at the heap's lock of late, and the heap's count of
     /// allocations the last time.
-    pub(crate) collisions: Cell<u32>,
-    pub(crate) collided_at: Cell<u64>,
+    pub(crate) collisions: u32,
+    pub(crate) collided_at: u64,
 }
 
-impl CachedStream {
-    #[allow(clippy::declare_interior_mutable_const, reason = "only to make each place from")]
-    const EMPTY: CachedStream = CachedStream {
-        pool: Cell::new(0),
-        handle: Cell::new(0),
-        id: Cell::new(0),
-        heap: Cell::new(0),
-        lane: Cell::new(0),
-        check: Cell::new(Check::Ask),
-        captures: Cell::new(0),
-        collisions: Cell::new(0),
-        collided_at: Cell::new(0),
-    };
-}
+const EMPTY: CachedStream = CachedStream {
+    pool: 0,
+    handle: 0,
+    id: 0,
+    heap: 0,
+    lane: 0,
+    check: Check::Ask,
+    captures: 0,
+    collisions: 0,
+    collided_at: 0,
+};
 
 /// Places of the per-thread cache. A stream without a place costs each call a question to the
 /// driver and a look into the registry, more than the rest of a hit; a place costs each thread 56
@@ -60,7 +58,7 @@ impl CachedStream {
 const PLACES: usize = 128;
 
 thread_local! {
-    pub(crate) static CACHE: [CachedStream; PLACES] = const { [const { CachedStream::EMPTY }; PLACES] };
+    pub(crate) static CACHE: [Cell<CachedStream>; PLACES] = const { [const { Cell::new(EMPTY) }; PLACES] };
 }
 
 /// The identity of a thread's own stream, and where the pool wants it when the thread ends, if the

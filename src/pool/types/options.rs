@@ -29,7 +29,7 @@ pub struct PoolOptions {
     /// The most of that share, in 1/1000, that a heap may have earned by moving memory
     /// (`remap/economy.rs`). The larger of the two counts.
     pub earned_permille: u32,
-    /// One more than the most streams that the pool can tell apart: from 2 to 2^16.
+    /// How many lanes there may be, the context's included, and how many heaps: from 2 to 2^16.
     pub max_lanes: usize,
     /// Largest extent to create as long as none of a heap's memory is stranded, bytes, a power of
     /// two; twice that in a heap of 1,024 times as much or more.

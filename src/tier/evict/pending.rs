@@ -56,7 +56,7 @@ impl<'a> Begun<'a> {
     /// meanwhile.
     pub(super) fn end(mut self) -> bool {
         self.item.drawn_made();
-        self.moving.take().is_some_and(|m| self.pool.end_move(m))
+        self.moving.take().is_some_and(|m| self.pool.end_move(&m))
     }
 
     /// Leaves the bytes where they were. Memory that was mapped for them goes, unless the device
@@ -68,12 +68,12 @@ impl<'a> Begun<'a> {
     fn leave(&mut self, broken: bool) -> Result<()> {
         let Some(moving) = self.moving.take() else { return Ok(()) };
         if !self.empty {
-            self.pool.end_move(moving);
+            self.pool.end_move(&moving);
             return Ok(());
         }
         let undone = match broken {
             true => {
-                self.pool.end_move(moving);
+                self.pool.end_move(&moving);
                 Ok(())
             }
             false => self.pool.vacate(moving).map(drop),

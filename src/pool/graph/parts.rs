@@ -146,6 +146,7 @@ impl Pool {
             return None;
         };
         let cut = st.regions.cut(r, addr, size);
+        st.note_taken();
         Some(self.finish_block(&mut st, cut, req, heap.lane))
     }
 }

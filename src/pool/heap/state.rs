@@ -67,8 +67,7 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        let st = &mut *self.st;
-        st.least_ready = st.least_ready.min(st.regions.ready_bytes());
+        let st = &*self.st;
         self.heap.live.store(st.live_bytes, Relaxed);
         let free = if st.live_bytes == 0 { st.extents.bytes() } else { st.regions.ready_bytes() + st.waiting_bytes };
         self.heap.free.store(free, Relaxed);
@@ -185,9 +184,6 @@ pub(crate) struct HeapState {
     /// How many of its own extents have moved since it last started afresh.
     pub(crate) moves: u64,
     pub(crate) waiting_bytes: u64,
-    /// The least that `regions.ready_bytes()` has been, when the lock was released, since
-    /// `Pool::trim_unused`.
-    pub(crate) least_ready: u64,
     pub(crate) low: Low,
     /// Counts live memory, if set. Then nothing is handed out without a receipt.
     pub(crate) counter: Option<Arc<dyn Counter>>,
@@ -210,6 +206,8 @@ pub(crate) struct HeapState {
     pub(crate) waiting: Waiting,
     /// Which live blocks and objects are in a scope, and their receipts.
     pub(crate) members: Members,
+    /// The least that `regions.ready_bytes()` has been since `take_unused`.
+    pub(crate) least_ready: u64,
     /// All extents ever moved for this heap.
     pub(crate) moved: u64,
     /// Requests met with memory from elsewhere, and none created.
@@ -266,7 +264,10 @@ impl HeapState {
     #[inline]
     pub(crate) fn take_region(&mut self, size: u64, align: u64) -> Option<u32> {
         match self.regions.take_quick(size, align) {
-            Some(r) => Some(r),
+            Some(r) => {
+                self.note_taken();
+                Some(r)
+            }
             None => self.tidy_and_cut(size, align),
         }
     }
@@ -290,7 +291,9 @@ impl HeapState {
         debug_assert!(self.regions.is_tidy());
         let r = self.regions.find(size, align, accept)?;
         let (from, size) = self.place_in(r, size, align);
-        Some(self.regions.cut(r, from, size))
+        let cut = self.regions.cut(r, from, size);
+        self.note_taken();
+        Some(cut)
     }
 
     /// Whether the heap has ready memory for a request.
@@ -373,6 +376,12 @@ impl HeapState {
     /// give it more.
     pub(crate) fn goes_without(&mut self) {
         self.learnt.short = false;
+    }
+
+    /// Must be called after ready memory was taken.
+    #[inline]
+    pub(crate) fn note_taken(&mut self) {
+        self.least_ready = self.least_ready.min(self.regions.ready_bytes());
     }
 
     /// Counts a free.

@@ -66,6 +66,7 @@ impl Pool {
         }
         let last_use = st.regions.get(region).tag;
         left.for_each(|r| st.regions.put_back(r, last_use));
+        st.note_taken();
         core.aliases.take_back(run, parts, last_use);
         st.learnt.memo.followed(want);
         Some(region)

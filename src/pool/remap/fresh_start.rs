@@ -35,6 +35,7 @@ impl Pool {
             }
             take_out(st, r, tiled);
         }
+        st.note_taken();
         st.regions.start_over();
         st.learnt.memo.restart();
         st.moves = 0;

@@ -53,6 +53,7 @@ impl Pool {
         }
         st.regions.cut(next, behind.addr, lacks.size);
         st.regions.absorb_next(r);
+        st.note_taken();
         Ok(true)
     }
 }

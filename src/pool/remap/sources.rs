@@ -25,6 +25,7 @@ impl Pool {
         let tag = from.regions.get(region).tag;
         let extents: Vec<(u64, Mapped)> = from.extents.within(start, end).collect();
         take_out(from, region, (start, end));
+        from.note_taken();
         let r = to.regions.add(start, end - start);
         to.extents.insert_all(start, end, extents);
         to.regions.make_ready(r, if self.order.settled(tag) { Tag::SETTLED } else { tag });

@@ -333,6 +333,7 @@ fn commit(
     for p in &pieces {
         take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
     }
+    others.values_mut().for_each(|other| other.note_taken());
     let region = st.regions.add(start, end - start);
     let region = st.regions.take_neighbours(region, last_use);
     let last_use = st.regions.get(region).tag;
@@ -345,6 +346,7 @@ fn commit(
             false => st.wait_for(r, &[last_use]),
         }
     }
+    st.note_taken();
     (id, cut.map(|_| block))
 }
 

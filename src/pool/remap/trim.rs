@@ -189,6 +189,7 @@ impl Pool {
         self.unmap_claims(&claims)?;
         self.driver.unmap(s.addr, s.extent.size)?;
         take_out(st, s.region, (s.addr, s.end()));
+        st.note_taken();
         {
             let mut core = self.core.lock();
             core.aliases.present_gone(s.extent);

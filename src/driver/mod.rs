@@ -176,7 +176,8 @@ pub trait Driver: Send + Sync {
     fn stream_watch(&self, _dev: DeviceId) -> Watch {
         Watch::Ask
     }
-    /// Whether a created stream synchronises with the legacy default stream. Legal during capture.
+    /// Whether a created stream synchronises with the legacy default stream. CUDA invalidates a
+    /// capture in progress on it.
     fn stream_blocks(&self, _dev: DeviceId, _s: StreamHandle) -> Result<bool> {
         Ok(false)
     }

@@ -61,14 +61,15 @@ impl Watch {
         }
     }
 
-    /// Whether the created stream of this identity is seen to be alive and not being captured. Its
-    /// handle may be no stream's any more, or another one's.
-    pub fn shows_idle(&self, s: StreamHandle, id: u64) -> bool {
-        match self {
-            Watch::Ask => false,
-            Watch::Fields(f) => f.see_from_afar(s) == Some((true, id)),
-            Watch::Host(identities) => identities.idle(s) == Some(id),
-        }
+    /// Whether the created stream of this identity is not being captured; `None` unless it is seen
+    /// to be alive. Its handle may be no stream's any more, or another one's.
+    pub fn idle(&self, s: StreamHandle, id: u64) -> Option<bool> {
+        let seen = match self {
+            Watch::Ask => None,
+            Watch::Fields(f) => f.see_from_afar(s),
+            Watch::Host(identities) => identities.see(s),
+        };
+        seen.filter(|seen| seen.1 == id).map(|seen| seen.0)
     }
 
     /// Whether it shows captures of streams that synchronise with the legacy stream; for the others
@@ -110,10 +111,9 @@ impl Fields {
 
     /// Like [`Self::see`], for a stream that may be gone: then it shows anything or nothing.
     fn see_from_afar(self, s: StreamHandle) -> Option<(bool, u64)> {
-        let word = |address: usize| read(address, 8).first().copied();
-        let structure = word(s.0)? as usize;
-        let capture = word(structure.wrapping_add(self.capture))?;
-        Some((capture == 0, word(structure.wrapping_add(self.id))?))
+        let structure = read_word(s.0)? as usize;
+        let capture = read_word(structure.wrapping_add(self.capture))?;
+        Some((capture == 0, read_word(structure.wrapping_add(self.id))?))
     }
 }
 
@@ -122,22 +122,33 @@ impl Fields {
 /// during captures.
 pub(super) fn read(address: usize, bytes: usize) -> Vec<u64> {
     let mut words = vec![0u64; bytes / 8];
-    let mut want = bytes;
-    let done = loop {
+    let done = read_into(&mut words, address);
+    words.truncate(done);
+    words
+}
+
+/// Like [`read`], one word.
+fn read_word(address: usize) -> Option<u64> {
+    let mut word = [0];
+    (read_into(&mut word, address) == 1).then_some(word[0])
+}
+
+/// Like [`read`], into `words`. Returns how many were read.
+fn read_into(words: &mut [u64], address: usize) -> usize {
+    let mut want = size_of_val(words);
+    loop {
         let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: want };
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: want };
         // SAFETY: `local` is within `words`; the remote range is this process's own and is checked
         // by the kernel.
         let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
         match usize::try_from(n) {
-            Ok(n) => break n,
+            Ok(n) => return n / 8,
             // Some systems refuse a range that is readable only in part.
             Err(_) if want > 8 => want /= 2,
-            Err(_) => break 0,
+            Err(_) => return 0,
         }
-    };
-    words.truncate(done / 8);
-    words
+    }
 }
 
 #[cfg(test)]
@@ -152,10 +163,10 @@ mod tests {
         let s = StreamHandle(std::ptr::from_ref(&pointer) as usize);
         let watch = Watch::Fields(Fields { id: 24, capture: 40, blocking: true });
         assert_eq!((watch.look(s), watch.look_captured(s)), (Some(42), None));
-        assert!(watch.shows_idle(s, 42) && !watch.shows_idle(s, 41));
+        assert_eq!((watch.idle(s, 42), watch.idle(s, 41)), (Some(true), None));
         structure[5] = 0x5555;
         assert_eq!((watch.look(s), watch.look_captured(s)), (None, Some(42)), "being captured");
-        assert!(!watch.shows_idle(s, 42));
+        assert_eq!(watch.idle(s, 42), Some(false));
         assert_eq!(watch.look(StreamHandle::LEGACY), None);
         assert_eq!(watch.look(StreamHandle::PER_THREAD), None);
         assert_eq!(Watch::Ask.look(s), None);
@@ -166,9 +177,9 @@ mod tests {
     fn a_stream_that_is_gone_shows_nothing() {
         let watch = Watch::Fields(Fields { id: 24, capture: 40, blocking: true });
         // No address, and the address of no address.
-        assert!(!watch.shows_idle(StreamHandle(8), 42));
+        assert_eq!(watch.idle(StreamHandle(8), 42), None);
         for pointer in [0, 8, usize::MAX - 7] {
-            assert!(!watch.shows_idle(StreamHandle(std::ptr::from_ref(&pointer) as usize), 42));
+            assert_eq!(watch.idle(StreamHandle(std::ptr::from_ref(&pointer) as usize), 42), None);
         }
     }
 

@@ -274,7 +274,7 @@ fn a_stream_that_is_being_captured_is_seen_to_be() {
             for _ in 0..3 {
                 let graph = capture.start(s, mode, to_graph);
                 assert_eq!((watch.look(s), watch.look_captured(s)), (None, ids[0]), "{what}");
-                assert!(!ids[0].is_some_and(|id| watch.shows_idle(s, id)), "{what}");
+                assert!(!ids[0].is_some_and(|id| watch.idle(s, id) == Some(true)), "{what}");
                 let elsewhere = std::thread::scope(|t| t.spawn(|| watch.look(s)).join().unwrap());
                 assert_eq!(elsewhere, None, "{what}: another thread looks");
                 assert_eq!(watch.look(joined), ids[1], "{what}: not yet joined");
@@ -286,7 +286,7 @@ fn a_stream_that_is_being_captured_is_seen_to_be() {
                 d.stream_wait(D0, s, event).unwrap();
                 assert_eq!(capture.finish(s, graph), 0, "{what}");
                 assert_eq!([s, joined, bystander].map(|s| watch.look(s)), ids, "{what}: after the end");
-                assert!(ids[0].is_some_and(|id| watch.shows_idle(s, id)), "{what}: after the end");
+                assert!(ids[0].is_some_and(|id| watch.idle(s, id) == Some(true)), "{what}: after the end");
             }
             // Waiting for a stream that is being captured ends the capture.
             let graph = capture.start(s, mode, to_graph);
@@ -326,7 +326,7 @@ fn what_is_gone_says_nothing_about_a_capture_but_a_wait_does() {
             }
             for n in 0..forks.len() {
                 d.stream_destroy(D0, forks[n]).unwrap();
-                assert!(!forks.iter().zip(&ids).any(|(&f, &id)| watch.shows_idle(f, id)), "mode {mode}");
+                assert!(!forks.iter().zip(&ids).any(|(&f, &id)| watch.idle(f, id) == Some(true)), "mode {mode}");
             }
             assert_eq!(capture.finish(s, graph), 0, "mode {mode}: the capture was lost");
         }

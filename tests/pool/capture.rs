@@ -586,8 +586,9 @@ fn the_pool_sees_when_a_capture_is_over_and_when_the_next_one_begins() {
     }
 }
 
-/// The device refuses to be waited for during a capture. So after a wait none is in progress, and
-/// what was freed before may be used anywhere, even if the pool cannot see the captured stream.
+/// The device refuses to be waited for during a capture. So after a wait none that was in progress
+/// before is, and what was freed before may be used anywhere, even if the pool cannot see the
+/// captured stream; then it cannot tell whether the next capture has begun, and records no marker.
 #[test]
 fn a_wait_for_the_device_says_that_captures_are_over() {
     for (watch, gone) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -605,7 +606,8 @@ fn a_wait_for_the_device_says_that_captures_are_over() {
         let p = w.malloc(64 * MIB, w.other);
         assert_eq!(w.rig.mapped(), mapped, "{}", w.rig.pool.dump());
         w.free(p, Some(w.other));
-        assert!(gone_streams_get_a_marker(&w));
+        // The next stream has the handle of one that is gone.
+        assert_eq!(gone_streams_get_a_marker(&w), watch || gone);
         w.before.iter().flatten().for_each(|&p| w.free(p, None));
         w.rig.close();
     }

@@ -39,8 +39,9 @@ impl Identities {
         self.see(s).and_then(|(idle, id)| (!idle).then_some(id))
     }
 
+    /// Whether a live created stream is not being captured, and its identity.
     #[inline]
-    fn see(&self, s: StreamHandle) -> Option<(bool, u64)> {
+    pub(in crate::driver) fn see(&self, s: StreamHandle) -> Option<(bool, u64)> {
         let word = self.word(Self::slot(s)?)?.load(Ordering::Acquire);
         (word != 0).then_some((word & CAPTURED == 0, word & ((1 << ID_BITS) - 1)))
     }

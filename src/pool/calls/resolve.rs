@@ -57,6 +57,11 @@ impl Pool {
         (p.handle == stream.0 && p.pool == self.number).then_some(p)
     }
 
+    /// Whether the watch is known to show captures of this stream, which is not being captured.
+    fn is_shown(&self, stream: StreamHandle) -> bool {
+        self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
+    }
+
     /// Whether the thread's cache has the stream, and its handle still stands for that stream.
     pub fn knows(&self, stream: StreamHandle) -> bool {
         self.cached_heap(stream).is_some()

@@ -31,6 +31,7 @@ impl Pool {
                 let info = info.ok_or_else(|| Error::invalid(format!("stream {stream} is not being captured")))?;
                 capture = info.id;
                 key = capture_key(stream);
+                captures.met(key, self.seen_captured(stream), true);
             }
             WhichStreams::Handle(stream) => {
                 key = capture_key(stream);

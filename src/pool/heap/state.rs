@@ -4,8 +4,8 @@
 //! slabs inside them, all under one lock. Memory that its own stream frees can be handed out again
 //! at once. Memory that another stream frees waits until the device has passed the free
 //! (`waiting.rs`). A stream has one heap, or several if threads keep meeting at its lock
-//! (`streams/registry.rs`). They share the stream's lane, so memory in order for one is in order
-//! for all.
+//! (`streams/registry.rs`) or small blocks strand large ones (`streams/annex.rs`). They share the
+//! stream's lane, so memory in order for one is in order for all.
 
 use crate::base::size::GIB;
 use crate::base::spin_lock::{SpinGuard, SpinLock};
@@ -217,6 +217,9 @@ pub(crate) struct HeapState {
     pub(crate) vain: Vain,
     /// Whether a context marker about other heaps' memory has been of use of late.
     pub(crate) asking: Backoff,
+    /// Whether the last small request without room here got an object of another heap of the
+    /// stream.
+    pub(crate) borrows_beside: bool,
     /// Where the last newly mapped run ends. The next one goes there, if a span still ends there.
     pub(crate) grown_to: u64,
     /// Start and end of the addresses that a private heap keeps to grow in, with nothing mapped. It

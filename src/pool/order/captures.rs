@@ -50,6 +50,9 @@ impl KnownCapture {
     }
 }
 
+/// The most streams that are remembered although they are not being captured.
+const REMEMBERED: usize = 64;
+
 /// What is known of each stream, by a key the caller chooses.
 pub(crate) type KnownCaptures = HashMap<usize, KnownCapture>;
 
@@ -75,11 +78,26 @@ impl Captures {
         Captures { watch, ..Captures::default() }
     }
 
-    /// Forgets the captures that were known at `time`, as none of them is in progress, except those
-    /// announced: they may begin later. Streams that are seen are remembered.
-    pub(crate) fn forget_unannounced(&self, keys: &mut KnownCaptures, time: u64) {
-        keys.retain(|&key, known| known.announced || known.time > time || self.shows_over(key, known));
+    /// Notes that a context marker was recorded, after [`Self::any_of`] has found none that `heed`
+    /// accepts. So no capture that is known is in progress. Those announced may begin later, and of
+    /// the others, streams that are seen are remembered, unless there are many: each look costs
+    /// microseconds.
+    pub(crate) fn marked(&self, keys: &mut KnownCaptures, heed: fn(&KnownCapture) -> bool) {
+        let many = keys.len() > REMEMBERED;
+        let seen = |key, known: &KnownCapture| match heed(known) {
+            true => known.identity.is_some(),
+            false => self.is_idle(key, known).is_some(),
+        };
+        keys.retain(|&key, known| known.announced || (!many && seen(key, known)));
         self.count.store(keys.len(), Relaxed);
+    }
+
+    /// Notes that the host has waited for the device, which was refused if anything was being
+    /// captured at `time`. Streams that are gone are in no capture then. The others may have begun
+    /// another one since.
+    pub(crate) fn waited(&self, time: u64) {
+        let gone = |key, known: &KnownCapture| known.identity.is_some() && self.is_idle(key, known).is_none();
+        self.change(|keys| keys.retain(|&key, known| known.announced || known.time > time || !gone(key, known)));
     }
 
     /// Notes that the stream with this `key` is being captured, and whether it is named for a
@@ -121,7 +139,11 @@ impl Captures {
     /// `time`. What was captured there is gone; the stream may be captured all the same, as may any
     /// that no call names.
     pub(crate) fn gone(&self, key: usize, time: u64) {
-        self.change(|keys| keys.retain(|&k, known| k != key || known.time > time));
+        self.change(|keys| {
+            if keys.get(&key).is_some_and(|known| known.time <= time) {
+                keys.remove(&key);
+            }
+        });
     }
 
     /// Notes that no capture is to begin any more on the stream with this `key`; one that was met,
@@ -169,16 +191,17 @@ impl Captures {
 
     /// Like [`Self::any`], under the lock of `keys`.
     pub(crate) fn any_of(&self, keys: &KnownCaptures, heed: fn(&KnownCapture) -> bool) -> bool {
-        keys.iter().any(|(&key, known)| heed(known) && (known.announced || !self.shows_over(key, known)))
+        keys.iter().any(|(&key, known)| heed(known) && (known.announced || self.is_idle(key, known) != Some(true)))
     }
 
-    /// Whether the stream that was met is seen not to be captured any more.
-    fn shows_over(&self, key: usize, known: &KnownCapture) -> bool {
-        known.identity.is_some_and(|id| self.watch.shows_idle(StreamHandle(key), id))
+    /// Whether the stream that was met is not being captured; `None` unless it is seen to be alive.
+    fn is_idle(&self, key: usize, known: &KnownCapture) -> Option<bool> {
+        known.identity.and_then(|id| self.watch.idle(StreamHandle(key), id))
     }
 
+    /// Whether no stream is remembered either.
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
 

@@ -313,7 +313,7 @@ impl Order {
         stream: Option<StreamHandle>,
         heed: fn(&KnownCapture) -> bool,
     ) -> Result<bool> {
-        if self.captures.any(heed) || self.may_be_capturing(stream) || self.in_debt() {
+        if self.may_be_capturing(stream) || self.in_debt() {
             return Ok(false);
         }
         if self.context.lock().len() >= MANY_CONTEXT_MARKERS {
@@ -339,8 +339,7 @@ impl Order {
                 _ => Err(e),
             };
         }
-        // It was recorded, so no capture that was met before is in progress any more.
-        self.captures.forget_unannounced(&mut captured, u64::MAX);
+        self.captures.marked(&mut captured, heed);
         for (lane, &epoch) in self.in_use().zip(&closed) {
             lane.covered_by_context(epoch);
         }
@@ -495,8 +494,8 @@ impl Order {
         let owes = owed > self.paid.load(Acquire);
         let others = (0..self.driver.device_count()).map(DeviceId).filter(|&d| owes && d != self.dev);
         iter::once(self.dev).chain(others).try_for_each(|d| self.driver.device_sync(d))?;
-        // CUDA refuses to wait for a device while anything on it is captured, in any mode.
-        self.captures.forget_unannounced(&mut self.captures.keys.lock(), met);
+        // CUDA refuses to begin to wait for a device while anything on it is captured, in any mode.
+        self.captures.waited(met);
         for (lane, epoch) in self.in_use().zip(closed) {
             lane.covered_by_context(epoch);
             lane.done.fetch_max(epoch, AcqRel);
@@ -581,5 +580,26 @@ mod tests {
             reports[usize::from(waits)] += host.reports_made();
         }
         assert!(reports[0] > 0 && reports[1] == 0, "without and with a wait: {reports:?}");
+    }
+
+    /// The driver has let the wait begin, and the next capture begins meanwhile.
+    #[test]
+    fn a_stream_that_is_captured_again_during_a_wait_for_the_device_stays_known() {
+        let d = DeviceId(0);
+        let host = HostDriver::new(HostOptions { bytes_per_device: GIB, ..HostOptions::default() }).unwrap();
+        let pool = Pool::new(host.clone(), d, PoolOptions::default()).unwrap();
+        let s = host.stream_create(d).unwrap();
+        host.begin_capture(s).unwrap();
+        let p = pool.malloc(&AllocRequest { size: MIB, stream: s, ..AllocRequest::default() }).unwrap();
+        pool.free(p, Some(s)).unwrap();
+        assert!(host.end_capture(s).unwrap());
+        let captures = &pool.order.captures;
+        let began = captures.now();
+        host.begin_capture(s).unwrap();
+        captures.waited(began);
+        assert!(!pool.order.mark_context(None).unwrap());
+        assert!(host.end_capture(s).unwrap(), "it was not invalidated");
+        // Once it is over, nothing stands in a marker's way.
+        assert!(!captures.known() && pool.order.mark_context(None).unwrap());
     }
 }

@@ -124,6 +124,20 @@ impl Pool {
         })
     }
 
+    /// An object of another heap of the same stream, for a small request: there are parts of
+    /// extents free where whole ones are not. `new`: in a slab made for it, if need be.
+    pub(crate) fn borrow_object(&self, me: &HeapState, want: Want, req: &AllocRequest, new: bool) -> Option<u64> {
+        let class = want.class.filter(|_| !me.of_captures)?;
+        let beside = self.all_heaps().filter(|h| h.lane == me.lane && h.number != me.number);
+        beside.filter_map(Heap::try_lock_open).filter(|st| st.is_current(&self.order)).find_map(|mut st| {
+            if new && !st.slabs.has_free(class) {
+                let region = st.cut_where(want.size, want.align, |r| self.usable(r.tag, me, want.lane))?;
+                st.add_slab(class, region, &self.index);
+            }
+            self.take_object(&mut st, class, req)
+        })
+    }
+
     /// Asks the device a few times about markers already recorded, unless that has been in vain of
     /// late: memory is often ready within microseconds, sooner than anything could be mapped. Goes
     /// on after memory that does not suffice, while more is on its way. Returns whether the request

@@ -62,6 +62,13 @@ impl Pool {
             if let Some(r) = self.flip(&mut st, want, None) {
                 return Ok((st, Obtained::Region(r)));
             }
+            if want.class.is_some() && st.borrows_beside {
+                // Memory is as short as the last time.
+                if let Some(addr) = self.borrow_object(&st, want, req, false) {
+                    return Ok((st, Obtained::Made(addr)));
+                }
+                st.borrows_beside = false;
+            }
             if attempt > 0 {
                 // Steps that were in vain of late are worth a try now.
                 st.vain = Vain::default();
@@ -125,6 +132,10 @@ impl Pool {
                     return Ok((st, Obtained::Region(r)));
                 }
             }
+            if let Some(addr) = self.borrow_object(&st, want, req, true) {
+                st.borrows_beside = true;
+                return Ok((st, Obtained::Made(addr)));
+            }
             if self.is_shared(heap.number) {
                 // The request's own heap goes on: it may be lent a block before anything is waited
                 // for or given back.
@@ -147,7 +158,7 @@ impl Pool {
                 1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}
                 1 | 3 => self.order.drain(want.stream, |_| true)?,
                 // This may cost a capture, so it comes last.
-                5 if self.order.captures.known() => {
+                5 if !self.order.captures.is_empty() => {
                     self.order.drain(want.stream, self.heeded(req, want.size))?;
                 }
                 2 | 4 | 6 => {

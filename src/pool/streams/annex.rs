@@ -77,6 +77,8 @@ impl Pool {
         let made = entry.and_then(|entry| {
             let annex = self.add_heap(heap.lane, false)?.number;
             entry.annexes.push(annex);
+            // It wants none itself.
+            self.heap(annex)?.annex.store(annex, Relaxed);
             Some(annex)
         });
         heap.annex.store(made.unwrap_or(NONE), Release);

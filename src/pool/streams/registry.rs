@@ -20,14 +20,10 @@ pub(crate) const CAPTURED_ID: u64 = u64::MAX;
 const MAX_HEAPS: usize = 64;
 
 impl Pool {
-    /// Whether the watch is known to show captures of this stream.
-    pub(crate) fn is_shown(&self, stream: StreamHandle) -> bool {
-        self.watch.shows_blocking() || matches!(self.driver.stream_blocks(self.dev, stream), Ok(false))
-    }
-
-    /// The identity of a stream that is being captured, if the watch shows both.
+    /// The identity of a stream that is being captured, if the watch shows both for every stream:
+    /// of a captured one, CUDA cannot be asked whether it blocks.
     pub(crate) fn seen_captured(&self, stream: StreamHandle) -> Option<u64> {
-        self.watch.look_captured(stream).filter(|_| self.is_shown(stream))
+        self.watch.look_captured(stream).filter(|_| self.watch.shows_blocking())
     }
 
     /// Another heap of the same lane: a new one while there are fewer than threads that can run at

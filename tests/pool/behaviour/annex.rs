@@ -3,7 +3,7 @@
 use crate::pool_support::{checked, late, Rig, D};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
-use gpumem::driver::Driver;
+use gpumem::driver::{Call, Driver};
 use gpumem::pool::PoolOptions;
 use std::collections::{BTreeSet, VecDeque};
 use test_support::Rng;
@@ -95,4 +95,31 @@ fn the_next_stream_at_the_handle_waits_for_the_annex_too() {
         again.iter().for_each(|&p| rig.free(p, next));
         rig.close();
     }
+}
+
+/// At the limit, what is free beside large blocks serves small ones: in the order of their own
+/// stream, so nothing is waited for, and in slabs.
+#[test]
+fn small_requests_at_the_limit_use_what_the_other_heap_has_in_parts() {
+    let rig = Rig::new(checked(16 * GIB), PoolOptions::default());
+    let s = rig.stream();
+    let (blocks, _) = strand(&rig, s, (4 * KIB, MIB));
+    blocks.iter().for_each(|&p| rig.free(p, s));
+    rig.sync();
+    rig.pool.trim(0).unwrap();
+    let large: Vec<u64> = (0..300).map(|_| rig.malloc(3 * MIB, s)).collect();
+    rig.pool.set_limit(rig.mapped()).unwrap();
+    let (gone, kept): (Vec<_>, Vec<_>) = large.into_iter().zip(0..).partition(|b| b.1 % 2 == 0);
+    gone.iter().for_each(|&(p, _)| rig.free(p, s));
+    let live = rig.pool.stats().live;
+    rig.fault.start_recording();
+    let small: Vec<u64> = (0..5000).map(|_| rig.malloc(1000, s)).collect();
+    let calls = rig.fault.stop_recording();
+    let waits = [Call::EventSync, Call::StreamSync, Call::DeviceSync];
+    assert!(!calls.iter().any(|c| waits.contains(c)), "{calls:?}");
+    assert!(rig.pool.stats().live - live <= 5000 * 1024);
+    rig.books();
+    kept.iter().map(|b| b.0).chain(small).for_each(|p| rig.free(p, s));
+    rig.pool.set_limit(0).unwrap();
+    rig.close();
 }

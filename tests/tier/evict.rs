@@ -7,7 +7,7 @@ use evict_support::{asked_in_vain, Options, Rig, D, PAGE};
 use gpumem::arena::DebugMode;
 use gpumem::base::size::{KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
-use gpumem::context::config::Config;
+use gpumem::context::config::{Config, StreamCheck};
 use gpumem::context::{Context, Request, What};
 use gpumem::driver::host::{HostDriver, HostOptions};
 use gpumem::driver::Driver;
@@ -684,8 +684,8 @@ fn evictable_memory_where_an_arena_freed_is_not_a_late_use() {
 fn memory_goes_once_a_capture_has_ended_though_no_call_names_its_stream_again() {
     use gpumem::arena::capture::CaptureOptions;
     use gpumem::driver::CaptureMode;
-    for of_torch in [false, true] {
-        let rig = Rig::new(Options { late: Some(7), ..Options::default() });
+    for (of_torch, check) in [(false, StreamCheck::Auto), (false, StreamCheck::Driver), (true, StreamCheck::Driver)] {
+        let rig = Rig::new(Options { late: Some(7), stream_check: check, ..Options::default() });
         let (s, captured) = (rig.stream(), rig.stream());
         let p = rig.malloc(PAGE, 7, s);
         rig.fill(s, p, PAGE, 1);
@@ -842,24 +842,29 @@ fn room_for_a_capture_in_progress_does_not_end_it() {
     }
 }
 
-/// Where no route shows that a capture is over, a wait for its stream does.
+/// Where no route shows that a capture is over, the stream itself does, or if that cannot be seen, a
+/// wait for it.
 #[test]
-fn memory_goes_once_a_captured_stream_has_been_waited_for() {
-    let rig = Rig::new(Options { late: Some(7), ..Options::default() });
-    let (s, captured) = (rig.stream(), rig.stream());
-    let p = rig.malloc(PAGE, 7, s);
-    let sleep = || rig.ctx.shift(What::Tag(7), Goal::Lower, None, None);
-    rig.host.capture_begin(D, captured, gpumem::driver::CaptureMode::Relaxed).unwrap();
-    let made = rig.ctx.malloc(&Request { size: PAGE, stream: captured, ..Request::default() }).unwrap();
-    assert_eq!(sleep().unwrap_err().status, Status::Capturing);
-    let graph = rig.host.capture_end(D, captured).unwrap();
-    assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it may be in progress");
-    rig.ctx.stream_sync(captured).unwrap();
-    assert_eq!(sleep().unwrap().items, 1);
-    rig.host.graph_destroy(D, graph).unwrap();
-    rig.ctx.free_async(made, captured).unwrap();
-    rig.ctx.free_async(p, s).unwrap();
-    rig.close();
+fn memory_goes_once_a_captured_stream_is_seen_or_has_been_waited_for() {
+    for check in [StreamCheck::Auto, StreamCheck::Driver] {
+        let rig = Rig::new(Options { late: Some(7), stream_check: check, ..Options::default() });
+        let (s, captured) = (rig.stream(), rig.stream());
+        let p = rig.malloc(PAGE, 7, s);
+        let sleep = || rig.ctx.shift(What::Tag(7), Goal::Lower, None, None);
+        rig.host.capture_begin(D, captured, gpumem::driver::CaptureMode::Relaxed).unwrap();
+        let made = rig.ctx.malloc(&Request { size: PAGE, stream: captured, ..Request::default() }).unwrap();
+        assert_eq!(sleep().unwrap_err().status, Status::Capturing);
+        let graph = rig.host.capture_end(D, captured).unwrap();
+        if check == StreamCheck::Driver {
+            assert_eq!(sleep().unwrap_err().status, Status::Capturing, "it may be in progress");
+            rig.ctx.stream_sync(captured).unwrap();
+        }
+        assert_eq!(sleep().unwrap().items, 1);
+        rig.host.graph_destroy(D, graph).unwrap();
+        rig.ctx.free_async(made, captured).unwrap();
+        rig.ctx.free_async(p, s).unwrap();
+        rig.close();
+    }
 }
 
 /// A capture's memory, mapped ahead or laid out, makes room for itself as any other does.

@@ -3,7 +3,7 @@
 
 use gpumem::base::size::MIB;
 use gpumem::base::{DeviceId, Result, StreamHandle};
-use gpumem::context::config::{Config, DiskMount, Limit, PinnedBlocks};
+use gpumem::context::config::{Config, DiskMount, Limit, PinnedBlocks, StreamCheck};
 use gpumem::context::{Context, Request};
 use gpumem::driver::host::{HostDriver, HostOptions, Kernel};
 use gpumem::driver::{Driver, Fault};
@@ -31,6 +31,7 @@ pub struct Options {
     pub thresholds: Thresholds,
     /// Work runs late, in an order of this seed, and every access is checked.
     pub late: Option<u64>,
+    pub stream_check: StreamCheck,
 }
 
 impl Default for Options {
@@ -42,6 +43,7 @@ impl Default for Options {
             mover: false,
             thresholds: Thresholds::default(),
             late: None,
+            stream_check: StreamCheck::Auto,
         }
     }
 }
@@ -83,6 +85,7 @@ impl Rig {
             disks: disk.iter().map(mount).collect(),
             mover: options.mover,
             thresholds: options.thresholds,
+            stream_check: options.stream_check,
             ..Config::default()
         };
         let ctx = Context::new(fault.clone(), config).unwrap();

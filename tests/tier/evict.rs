@@ -842,8 +842,8 @@ fn room_for_a_capture_in_progress_does_not_end_it() {
     }
 }
 
-/// Where no route shows that a capture is over, the stream itself does, or if that cannot be seen, a
-/// wait for it.
+/// Where no route shows that a capture is over, the stream itself does, or a wait for it if that
+/// cannot be seen.
 #[test]
 fn memory_goes_once_a_captured_stream_is_seen_or_has_been_waited_for() {
     for check in [StreamCheck::Auto, StreamCheck::Driver] {

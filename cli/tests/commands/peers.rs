@@ -66,7 +66,7 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
         .map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}")))
         .collect();
     let measured: BTreeSet<_> = lines.iter().map(|l| (l["workload"].as_str().unwrap(), l["run"].as_u64())).collect();
-    assert_eq!(measured.len(), 2 * 21, "21 workloads, twice: {measured:?}");
+    assert_eq!(measured.len(), 2 * 22, "22 workloads, twice: {measured:?}");
     assert!(lines.iter().all(|l| l["allocator"] == "gpumem" && l["metric"] != "failed"), "{lines:?}");
     assert_eq!(figures(&lines, "replay", "failures"), [0.0; 4]);
     assert_eq!(figures(&lines, "cold", "malloc").len(), 2 * 5 * 2, "two cases in five processes, twice");

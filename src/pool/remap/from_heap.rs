@@ -51,7 +51,7 @@ impl Pool {
             }
             Ok((_, Obtained::Made(addr))) => Ok(addr),
             Err(e) if e.status == Status::OutOfMemory => {
-                // Less than a slab may be left, and other heaps lend blocks but no slabs.
+                // Less than a slab may be left, and others lend blocks and objects, but no slabs.
                 let want = Want { size: SLOT, align: req.align.max(GRANULE), ..want };
                 self.malloc_large_slow(heap.lock(), want, req)
             }

@@ -61,7 +61,7 @@ impl Pool {
     /// Bytes a heap may map beyond its peak rather than move anything. A small heap that runs short
     /// again and again gets more: it would move memory all the time to save what the device will
     /// not miss.
-    pub(crate) fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
+    fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
         st.note_short(size);
         match self.options.slack_floor {
             floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.learnt.peak_live) / 8,

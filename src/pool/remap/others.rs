@@ -28,7 +28,7 @@ enum Adoption {
 pub(crate) enum Obtained {
     /// A live region of the heap.
     Region(u32),
-    /// An allocation that has been handed out: another heap's block, or an object of the heap.
+    /// An allocation that has been handed out: another heap's block, or an object of its stream.
     Made(u64),
 }
 

@@ -336,7 +336,8 @@ impl Slabs {
     /// A slab with no object in use and none pending, if there is one that is not `old`.
     pub(crate) fn find_empty(&self) -> Option<u32> {
         let class = self.empty.iter().position(|&n| n > 0)?;
-        self.iter().find(|(_, s)| s.class as usize == class && !s.old && s.is_empty()).map(|(i, _)| i)
+        // It is listed, since it has a free object.
+        self.open[class].iter().rev().copied().find(|&s| self.all[s as usize].is_empty())
     }
 
     /// Makes all slabs old, because the heap's stream is gone: nothing more is handed out from

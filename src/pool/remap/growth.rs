@@ -45,8 +45,8 @@ impl Pool {
         let slack = st.learnt.peak_live / 1000 * u64::from(self.options.slack_permille);
         let bought = self.decide_to_buy(st, size);
         let floor = match bought {
-            0 => self.slack_floor(st, size),
-            bought => self.slack_floor(st, size).max(slack + bought),
+            0 => self.slack_floor(st, want),
+            bought => self.slack_floor(st, want).max(slack + bought),
         };
         let more = |slack: u64| (st.learnt.peak_live + slack).saturating_sub(st.extents.bytes());
         let stock = self.core.lock().stock.bytes();
@@ -61,8 +61,11 @@ impl Pool {
     /// Bytes a heap may map beyond its peak rather than move anything. A small heap that runs short
     /// again and again gets more: it would move memory all the time to save what the device will
     /// not miss.
-    fn slack_floor(&self, st: &mut HeapState, size: u64) -> u64 {
-        st.note_short(size);
+    fn slack_floor(&self, st: &mut HeapState, want: Want) -> u64 {
+        if want.class.is_none() {
+            // A slab has room in any extent, so a heap never moves anything for it.
+            st.note_short(want.size);
+        }
         match self.options.slack_floor {
             floor if floor > 0 && st.runs_short() => floor + SMALL_HEAP.saturating_sub(st.learnt.peak_live) / 8,
             floor => floor,

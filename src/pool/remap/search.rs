@@ -62,6 +62,13 @@ impl Pool {
             if let Some(r) = self.flip(&mut st, want, None) {
                 return Ok((st, Obtained::Region(r)));
             }
+            if want.class.is_some() {
+                // Slabs that other classes keep as spares.
+                st.drop_empty_slabs(&self.order, &self.index);
+                if let Some(r) = st.cut_for(want.size, want.align) {
+                    return Ok((st, Obtained::Region(r)));
+                }
+            }
             if want.class.is_some() && st.borrows_beside {
                 // Memory is as short as the last time.
                 if let Some(addr) = self.borrow_object(&st, want, req, false) {

@@ -28,6 +28,25 @@ fn the_limit_is_kept_to_the_byte() {
     }
 }
 
+/// Each size class keeps an empty slab, but no heap grows while it has such a slab.
+#[test]
+fn a_heap_grows_for_no_object_while_it_has_empty_slabs() {
+    let rig = Rig::new(checked(GIB), PoolOptions::default());
+    let streams = [(); 3].map(|()| rig.stream());
+    for _ in 0..2 {
+        for size in (256..=64 * KIB).step_by(256) {
+            for s in streams {
+                let object = rig.malloc(size, s);
+                rig.fill(s, object, size, size);
+                rig.check(s, object, size, size);
+                rig.free(object, s);
+            }
+        }
+    }
+    assert_eq!(rig.mapped(), 3 * PAGE);
+    rig.close();
+}
+
 #[test]
 fn out_of_memory_says_what_there_was_and_leaves_everything_as_it_was() {
     let whole = "It is more than the whole device has: ask";

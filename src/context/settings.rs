@@ -145,7 +145,7 @@ pub const SETTINGS: &[Setting] = &[
             "a size such as 16G, a share of the device from 1% to 100%, or 0 for all of it",
             "what the device has",
         ),
-        "the most memory a pool maps on a device; with `GPUMEM_POOL=off`, the most that is live there",
+        "the most memory a pool maps on a device, which is in pieces of 2 MiB on most; with `GPUMEM_POOL=off`, the most that is live there",
         by!(limit, values::limit, values::limit_text),
     ),
     setting(

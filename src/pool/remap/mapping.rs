@@ -38,10 +38,12 @@ impl Pool {
 
     fn find_addresses(&self, len: u64, align: u64) -> Result<u64> {
         let mut core = self.core.lock();
+        core.no_place = None;
         if let Some(va) = core.holes.take(len, align) {
             return Ok(va);
         }
-        self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?)?;
+        let reserved = self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?);
+        reserved.inspect_err(|e| core.no_place = Some(e.clone()))?;
         core.holes.take(len, align).ok_or_else(|| Error::internal("a fresh reservation is too small"))
     }
 
@@ -80,7 +82,8 @@ impl Pool {
                 run.push(Extent { handle, size, id: u32::MAX });
             }
             for e in &run {
-                self.driver.map(self.dev, va + mapped, e.size, e.handle)?;
+                let done = self.driver.map(self.dev, va + mapped, e.size, e.handle);
+                done.inspect_err(|e| self.core.lock().no_place = Some(e.clone()))?;
                 mapped += e.size;
             }
             self.driver.set_access(va, mapped, &self.access)

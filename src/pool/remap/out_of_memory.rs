@@ -16,8 +16,7 @@ impl Pool {
     /// The text for a request that found no memory.
     pub(crate) fn out_of_memory(&self, requested: u64) -> Error {
         nvtx::mark(c"out of memory", requested);
-        let [asked, mapped, live] = [requested, self.mapped_now(), self.live_now()].map(human);
-        let limit = self.limit.load(Relaxed);
+        let (mapped, live, limit) = (self.mapped_now(), self.live_now(), self.limit.load(Relaxed));
         let limits = match limit {
             u64::MAX => "no limit is set".to_string(),
             l => format!("the limit is {}", human(l)),
@@ -26,16 +25,23 @@ impl Pool {
             Ok(m) => (m.total, format!("{} of {} free", human(m.free), human(m.total))),
             Err(e) => (u64::MAX, format!("memory not known ({})", e.message)),
         };
+        let least = requested.checked_next_multiple_of(self.page).unwrap_or(u64::MAX);
+        let seems_to_fit = requested <= limit.saturating_sub(live) && !self.as_much_is_free(requested);
+        let pieces = match seems_to_fit && least > limit.saturating_sub(mapped) {
+            true => format!(", and memory is mapped in pieces of {}", human(self.page)),
+            false => String::new(),
+        };
         // Advises only what would help.
         let advice = match limit {
             _ if requested > total => "It is more than the whole device has: ask for less at a time",
-            l if requested > l => "Raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
+            l if least > l => "Raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
             u64::MAX => "Free memory, or ask for less at a time",
             _ => "Free memory, raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
         };
+        let [asked, mapped, live] = [requested, mapped, live].map(human);
         let why = format!(
             "{requested} bytes ({asked}) were requested on device {}; the pool has {mapped} mapped, {live} of it live; \
-             {limits}; the device has {device}. {advice}",
+             {limits}{pieces}; the device has {device}. {advice}",
             self.dev
         );
         Error::new(Status::OutOfMemory, why)
@@ -45,6 +51,10 @@ impl Pool {
     pub(crate) fn refusal(&self, heap: &Heap, req: &AllocRequest) -> Error {
         let mut error = self.out_of_memory(req.size);
         let hindered = heap.of_captures || self.order.captures.known();
+        if let Some(why) = self.core.lock().no_place.take() {
+            error.message += &format!(". It could not be mapped: {}", why.message);
+            return error;
+        }
         error.message += match self.as_much_is_free(req.size) {
             true if hindered && self.has_unsettled() => {
                 ". As much is free, but the device may be using it, and a capture stands in the way of asking: call \

@@ -35,6 +35,7 @@ impl Pool {
             // Old addresses that stay a little longer are no reason to refuse memory.
             self.say(|| format!("heap {}: old addresses not unmapped: {}", st.number, e.message));
         }
+        self.core.lock().no_place = None;
         st.learnt.gives_up = self.gives_up_old_addresses(st);
         if st.learnt.gives_up {
             // Only those that the device is known to have passed; `carry_out` has left markers.

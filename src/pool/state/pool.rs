@@ -29,6 +29,8 @@ pub(crate) struct Core {
     /// Handles without a mapping that the driver would not drop: tried again when memory is given
     /// back.
     pub(crate) orphans: Vec<PhysHandle>,
+    /// Why the last stitch found no addresses, or could not map there, if it did not.
+    pub(crate) no_place: Option<Error>,
 }
 
 impl Core {

@@ -3,7 +3,8 @@
 use crate::pool_support::{checked, late, page_extents, request, Rig, D, GIB_DEVICE, PAGE};
 use gpumem::base::size::{self, GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
-use gpumem::driver::Driver;
+use gpumem::driver::fault::FaultRule;
+use gpumem::driver::{Call, Driver};
 use gpumem::pool::{AllocFlags, PoolOptions};
 
 #[test]
@@ -45,6 +46,39 @@ fn a_heap_grows_for_no_object_while_it_has_empty_slabs() {
     }
     assert_eq!(rig.mapped(), 3 * PAGE);
     rig.close();
+}
+
+#[test]
+fn out_of_memory_names_the_pieces_when_less_than_one_is_left() {
+    for (limit, kept, n) in [(MIB, 0, 1), (3 * MIB, 256, 2 * MIB)] {
+        let rig = Rig::new(checked(GIB), PoolOptions { limit, ..PoolOptions::default() });
+        let s = rig.stream();
+        let kept = (kept > 0).then(|| rig.malloc(kept, s));
+        let e = rig.pool.malloc(&request(n, s)).unwrap_err();
+        assert!(e.status == Status::OutOfMemory && e.message.contains("mapped in pieces of 2.00 MiB"), "{e}");
+        assert_eq!(e.message.contains("Free memory"), kept.is_some(), "{e}");
+        kept.into_iter().for_each(|p| rig.free(p, s));
+        rig.close();
+    }
+}
+
+#[test]
+fn a_request_that_there_are_no_addresses_for_says_so() {
+    for call in [Call::VaReserve, Call::Map] {
+        let rig = Rig::new(checked(GIB), PoolOptions { va_size: 8 * MIB, ..PoolOptions::default() });
+        let s = rig.stream();
+        let first = rig.malloc(MIB, s);
+        rig.fault.set_rule(Some(FaultRule::nth_of(call, 0).with_status(Status::OutOfMemory).lasting()));
+        let e = rig.pool.malloc(&request(100 * MIB, s)).unwrap_err();
+        assert!(e.status == Status::OutOfMemory && e.message.contains("could not be mapped: "), "{e}");
+        assert!(!e.message.contains("As much is free"), "{e}");
+        // Later, memory itself is lacking.
+        rig.fault.set_rule(None);
+        let e = rig.pool.malloc(&request(2 * GIB, s)).unwrap_err();
+        assert!(e.status == Status::OutOfMemory && !e.message.contains("could not be mapped"), "{e}");
+        rig.free(first, s);
+        rig.close();
+    }
 }
 
 #[test]

@@ -42,6 +42,8 @@ impl HeapState {
                     State::Ready | State::Quick => {
                         let own = g.tag == Tag::SETTLED || g.tag.lane() == self.lane;
                         ensure!(own, "ready region {:#x} is of another stream's order", g.addr);
+                        let barren = g.state == State::Quick || self.extents.tiled(g.addr, g.end()).is_none();
+                        ensure!(barren || !g.barren.get(), "region {:#x} holds a whole extent", g.addr);
                     }
                     _ => {}
                 }

@@ -15,6 +15,7 @@ use crate::pool::memory::SLOT;
 use crate::pool::order::Tag;
 use crate::pool::types::{too_large, NONE};
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 
 /// Smallest unit of a large block and of every free region, bytes.
 pub(crate) const GRANULE: u64 = 512;
@@ -94,6 +95,9 @@ pub(crate) struct Region {
     bin_prev: u32,
     bin_next: u32,
     pub(crate) state: State,
+    /// If ready: whether it is known to hold no whole extent. As long as it is in its bin, that
+    /// stays so.
+    pub(crate) barren: Cell<bool>,
     /// If ready, quick or waiting: when it was last used.
     pub(crate) tag: Tag,
 }
@@ -305,6 +309,7 @@ impl Regions {
             bin_prev: NONE,
             bin_next: NONE,
             state: State::Live,
+            barren: Cell::new(false),
             tag: Tag::SETTLED,
         };
         let Some(r) = self.vacant.pop() else { return self.grow(region) };
@@ -355,6 +360,7 @@ impl Regions {
         self.ready_bytes += size;
         let region = self.get_mut(r);
         (region.state, region.tag) = (State::Ready, tag);
+        region.barren.set(false);
         (region.bin_prev, region.bin_next) = (NONE, head);
     }
 

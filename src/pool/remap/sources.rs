@@ -15,8 +15,16 @@ impl Pool {
         if st.private.is_some() {
             return Vec::new();
         }
-        let regions = st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor);
-        regions.filter(|&r| usable(st.regions.get(r).tag)).flat_map(|r| sources_in(st, r)).collect()
+        let mut all = Vec::new();
+        for r in st.regions.ready_from(self.page).filter(|&r| Some(r) != anchor) {
+            let region = st.regions.get(r);
+            if !region.barren.get() && usable(region.tag) {
+                let others = all.len();
+                all.extend(sources_in(st, r));
+                region.barren.set(all.len() == others);
+            }
+        }
+        all
     }
 
     /// Moves the free extents that tile `[start, end)` of a region from their heap to another one,

@@ -379,7 +379,7 @@ public:
             const auto start = Clock::now();
             for (size_t i = 0; i < count; i++) blocks.push_back(allocator.allocate(bytes, a_));
             const double time = us(Clock::now() - start);
-            out_.at("growth", std::to_string(count) + " x " + std::to_string(bytes / K) + " KiB");
+            out_.at("growth", std::to_string(count) + " x " + size_case(bytes));
             out_.print("mean malloc", time / static_cast<double>(count), "us");
             out_.print("host memory", host_mib() - host, "MiB");
             for (void *p : blocks) allocator.free(p, bytes, a_);

@@ -97,3 +97,12 @@ private:
 };
 
 constexpr double GIB = 1073741824.0;
+constexpr uint64_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
+
+// A size in the name of a case.
+inline std::string size_case(uint64_t bytes) {
+    if (bytes >= GiB) return std::to_string(bytes / GiB) + " GiB";
+    if (bytes >= MiB) return std::to_string(bytes / MiB) + " MiB";
+    if (bytes >= KiB) return std::to_string(bytes / KiB) + " KiB";
+    return std::to_string(bytes) + " B";
+}

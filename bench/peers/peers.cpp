@@ -1,4 +1,5 @@
-// One allocator on the workloads of `gpumem bench`; prints a JSON line for every figure.
+// One allocator on the workloads of `gpumem bench` and on work that never repeats; prints a JSON
+// line for every figure.
 //
 //   peers [--run N] [--ops N] [--limit SECONDS] [--passes N] [--seed N] ALLOCATOR WORKLOAD...
 //   [replay FILE...]

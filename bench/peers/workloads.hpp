@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-constexpr uint64_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
-
 struct Options {
     size_t ops = 0;         // allocations per case, and rounds of threads a tenth as long; 0: each workload's own
     double limit_s = 20;    // for one pass over a script
@@ -305,12 +303,6 @@ private:
         if constexpr (requires(const Allocator &a) { a.driver_calls(); }) {
             out_.print("driver calls an operation", static_cast<double>(calls) / static_cast<double>(ops), "1");
         }
-    }
-    static std::string size_case(uint64_t bytes) {
-        if (bytes >= GiB) return std::to_string(bytes / GiB) + " GiB";
-        if (bytes >= MiB) return std::to_string(bytes / MiB) + " MiB";
-        if (bytes >= KiB) return std::to_string(bytes / KiB) + " KiB";
-        return std::to_string(bytes) + " B";
     }
 
     const Options &o_;

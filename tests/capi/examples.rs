@@ -173,8 +173,17 @@ fn snippets(text: &str) -> Vec<Snippet<'_>> {
 }
 
 impl Snippet<'_> {
-    /// A program around it. `...` stands for the reader's own code, and a kernel launch for a call.
+    /// Whether it is a program by itself.
+    fn is_whole(&self) -> bool {
+        self.code.iter().any(|l| l.starts_with("int main("))
+    }
+
+    /// The program that it is, or one around it. `...` stands for the reader's own code, and a
+    /// kernel launch for a call.
     fn program(&self) -> String {
+        if self.is_whole() {
+            return self.code.join("\n") + "\n";
+        }
         let (top, rest): (Vec<&str>, Vec<&str>) = self.code.iter().partition(|l| l.starts_with('#'));
         let mut body = rest.join("\n").replace("...", ";");
         while let Some((before, after)) = body.split_once("<<<") {
@@ -230,6 +239,29 @@ fn the_snippets_of_the_documents_compile() {
         }
     }
     assert!(count >= 12, "only {count} snippets were found");
+}
+
+/// Pasted into a file, what the README shows in C and C++ compiles, and does what it says.
+#[test]
+fn the_programs_of_the_readme_run() {
+    let text = std::fs::read_to_string(cc::root().join("README.md")).unwrap();
+    let all = snippets(&text);
+    assert_eq!(all.len(), 2, "one program in C, one in C++");
+    for snippet in all {
+        assert!(snippet.is_whole(), "README.md, line {}: no program by itself", snippet.line);
+        if !cc::have(snippet.language.compiler()) {
+            println!("skipped: {} is not installed", snippet.language.compiler());
+            continue;
+        }
+        let source = cc::scratch("readme").join(snippet.language.name()).with_extension("txt");
+        cc::write(&source, &snippet.program());
+        let program = source.with_extension("out");
+        cc::compile(&source, snippet.language, &program, &[]).unwrap_or_else(|words| panic!("README.md:\n{words}"));
+        let out = cc::run(Command::new(&program).env("GPUMEM_BACKEND", "host"), Duration::from_secs(120));
+        cc::must_succeed("the README's program", &out);
+        // The one in C prints why it failed.
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "");
+    }
 }
 
 /// What the README and the pages link to in this repository is there.

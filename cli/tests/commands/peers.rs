@@ -68,8 +68,15 @@ fn gpumem_runs_through_the_peers_benchmark_on_the_same_workloads() {
     let measured: BTreeSet<_> = lines.iter().map(|l| (l["workload"].as_str().unwrap(), l["run"].as_u64())).collect();
     assert_eq!(measured.len(), 2 * 22, "22 workloads, twice: {measured:?}");
     assert!(lines.iter().all(|l| l["allocator"] == "gpumem" && l["metric"] != "failed"), "{lines:?}");
+    let page = std::fs::read_to_string(root().join("docs/benchmarks.md")).unwrap();
+    let told = page.split_once("| workload | what it does |").unwrap().1.split("\n\n").next().unwrap();
+    let untold: Vec<_> = measured.iter().filter(|(name, _)| !told.contains(&format!("\n| {name} | "))).collect();
+    assert!(untold.is_empty(), "docs/benchmarks.md does not say what these do: {untold:?}");
     assert_eq!(figures(&lines, "replay", "failures"), [0.0; 4]);
     assert_eq!(figures(&lines, "cold", "malloc").len(), 2 * 5 * 2, "two cases in five processes, twice");
+    let sizes = lines.iter().filter(|l| l["workload"] == "growth").map(|l| l["case"].as_str().unwrap());
+    let sizes: BTreeSet<_> = sizes.collect();
+    assert_eq!(sizes, ["2000 x 64 KiB", "2000 x 2 MiB", "2000 x 3 MiB", "2000 x 1000 B"].into());
 
     let table = std::fs::read_to_string(out.join("peers.md")).unwrap();
     assert!(table.contains("| workload | case | metric | gpumem | gpumem, again |"), "{table}");

@@ -105,9 +105,7 @@ impl Pool {
     /// Takes a live block or object back in the order of `lane`, or if that is `None`, of the
     /// stream it was allocated on.
     pub(crate) fn give_up(&self, st: &mut HeapState, place: Place, lane: Option<u32>) -> GivenUp {
-        // An old slab goes back as a whole, in the context's order, so its objects wait for no
-        // stream.
-        let Known { addr, size, old, .. } = st.at(place);
+        let Known { addr, size, inherited, .. } = st.at(place);
         let mut users = st.take_users(addr);
         self.bring_near(addr, &mut users);
         let tag = match place {
@@ -120,12 +118,14 @@ impl Pool {
                     None => self.tag_of(block.lane, block.stream_id),
                 }
             }
-            Place::Object { .. } => {
-                self.order.tag(lane.map(|l| st.lane_here(l)).unwrap_or(if old { CONTEXT } else { st.lane }))
-            }
+            Place::Object { .. } => match lane {
+                Some(lane) if !inherited || st.private.is_none() => self.order.tag(st.lane_here(lane)),
+                None if !inherited => self.order.tag(st.lane),
+                _ => self.order.tag(CONTEXT),
+            },
         };
         st.note_death(addr);
-        let own = !st.is_monotone() && (tag.lane() == st.lane || old) && users.iter().all(|&u| u == st.lane);
+        let own = !st.is_monotone() && tag.lane() == st.lane && users.iter().all(|&u| u == st.lane);
         if own {
             st.take_back_own(place, || tag, &self.order, &self.index);
         } else if users.is_empty() {
@@ -266,14 +266,14 @@ impl Pool {
         of_its_own: bool,
         away: Option<u32>,
     ) -> Option<u64> {
-        let (place, Known { size, member, old, .. }) = st.find(entry, ptr)?;
-        if old || st.members.is_reclaimed(member) {
+        let (place, Known { size, member, inherited, .. }) = st.find(entry, ptr)?;
+        if inherited || st.members.is_reclaimed(member) {
             return None;
         }
         self.take_back_plain(st, place, of_its_own, away).then_some(size)
     }
 
-    /// Like [`Self::free_plain`], for a place that was found and is in no old slab. Returns whether
+    /// Like [`Self::free_plain`], for a place that was found and is not inherited. Returns whether
     /// it was done.
     #[inline(always)]
     pub(crate) fn take_back_plain(

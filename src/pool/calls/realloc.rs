@@ -52,10 +52,10 @@ impl Pool {
         let flags = AllocFlags::default();
         Ok(Resized::Not(match self.find(ptr, "realloc")? {
             Found::Pooled { mut st, place: place @ Place::Object { slab, number } } => {
-                let (class, old) = st.slabs.try_get(slab).map_or((0, true), |s| (s.class as usize, s.old));
+                let class = st.slabs.try_get(slab).map_or(0, |s| s.class as usize);
                 let usable = slab::class_size(class);
                 let fits = size <= usable && slab::class_of(size) == class;
-                let stays = fits && st.lane == me.lane && !old && !st.users.contains_key(&ptr);
+                let stays = fits && st.lane == me.lane && !st.at(place).inherited && !st.users.contains_key(&ptr);
                 if stays && st.resize_receipt(place, size).is_ok() {
                     st.receipt_made(place);
                     st.resize_object(slab, number, size);

@@ -76,17 +76,17 @@ impl HeapState {
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 
-    /// Frees an empty slab's region as of its last use. The heap's stream may have it at once; that
-    /// of an old slab waits until the context has passed that use.
+    /// Frees an empty slab's region as of its last use. The heap's stream may have it at once, or
+    /// if the heap has changed hands since, once the context has passed that use.
     pub(crate) fn drop_slab(&mut self, slab: u32, order: &Order, index: &Index) {
-        let (old, idle) = self.slabs.try_get(slab).map_or((false, Tag::SETTLED), |s| (s.old, s.idle));
+        let idle = self.slabs.try_get(slab).map_or(Tag::SETTLED, |s| s.idle);
         let region = self.slabs.remove(slab);
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
         index.set_range(addr, size, Entry::Empty);
-        if old && !order.settled(idle) {
-            self.wait_for(region, &[idle]);
-        } else {
-            self.regions.make_ready(region, if old { Tag::SETTLED } else { idle });
+        match idle.lane() {
+            CONTEXT if !order.settled(idle) => self.wait_for(region, &[idle]),
+            CONTEXT => _ = self.regions.make_ready(region, Tag::SETTLED),
+            _ => _ = self.regions.make_ready(region, idle),
         }
     }
 
@@ -99,7 +99,7 @@ impl HeapState {
             }
             Place::Object { slab, number } => {
                 if self.object_leaves(slab, number) {
-                    self.slabs.free_later(slab, number, last_use(self.lane, order));
+                    self.slabs.free_later(slab, number, || order.tag(self.lane));
                     self.waiting.enqueue(Item::Object { slab, number }, tags);
                 }
             }
@@ -119,7 +119,7 @@ impl HeapState {
                 }
             }
             Place::Object { slab, number } => {
-                if self.object_leaves(slab, number) && self.slabs.free(slab, number, last_use(self.lane, order)) {
+                if self.object_leaves(slab, number) && self.slabs.free(slab, number, || order.tag(self.lane)) {
                     self.drop_slab(slab, order, index);
                 }
             }
@@ -142,11 +142,4 @@ impl HeapState {
         }
         true
     }
-}
-
-/// The tag of a free at this moment, for [`Slab::idle`](crate::pool::heap::slab::Slab::idle). The
-/// argument is whether the slab is old.
-#[inline(always)]
-fn last_use(lane: u32, order: &Order) -> impl FnOnce(bool) -> Tag + '_ {
-    move |old| order.tag(if old { CONTEXT } else { lane })
 }

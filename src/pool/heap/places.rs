@@ -20,8 +20,8 @@ pub(crate) struct Known {
     pub(crate) id: u64,
     /// Its record, [`NO_MEMBER`] when it is in no scope and has no receipt.
     pub(crate) member: u32,
-    /// Whether it is in a slab that was made for a stream that is gone.
-    pub(crate) old: bool,
+    /// Whether it is an object that was made for a stream that had the heap before.
+    pub(crate) inherited: bool,
 }
 
 impl HeapState {
@@ -63,7 +63,7 @@ impl HeapState {
     #[inline(always)]
     fn known_block(&self, region: u32) -> Known {
         let (r, b) = (self.regions.get(region), self.regions.block(region));
-        Known { addr: r.addr, size: r.size, requested: b.requested, id: b.id, member: b.member, old: false }
+        Known { addr: r.addr, size: r.size, requested: b.requested, id: b.id, member: b.member, inherited: false }
     }
 
     /// Facts for users about a live block or object. `of_objects` is the stream of the heap's
@@ -222,5 +222,12 @@ impl HeapState {
 #[inline(always)]
 fn known_object(s: &Slab, number: u32) -> Known {
     let Object { id, requested, member } = s.object(number);
-    Known { addr: s.addr_of(number), size: s.size, requested: requested.into(), id, member, old: s.old }
+    Known {
+        addr: s.addr_of(number),
+        size: s.size,
+        requested: requested.into(),
+        id,
+        member,
+        inherited: s.is_inherited(number),
+    }
 }

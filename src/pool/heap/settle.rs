@@ -88,6 +88,13 @@ impl HeapState {
                             self.drop_slab(slab, order, index);
                         }
                     }
+                    Item::Slabs if self.slabs.retired_at(wait.tag) => {
+                        for slab in self.slabs.reopen(|tag| order.settled(tag)) {
+                            self.drop_slab(slab, order, index);
+                        }
+                    }
+                    // They have become old once more.
+                    Item::Slabs => {}
                 }
             }
         }
@@ -172,13 +179,13 @@ impl HeapState {
             self.regions.take_ready(r);
             self.wait_for(r, &[tag]);
         }
-        let empty = self.slabs.retire();
-        // A slab's last free may have named no stream, and so read the new stream's epoch. That
-        // goes for slabs with pending objects too: they are dropped later, but with this `idle`.
-        let idle: Vec<u32> = self.slabs.iter().filter(|(_, s)| waits(s.idle)).map(|(i, _)| i).collect();
-        idle.into_iter().for_each(|s| self.slabs.note_idle(s, tag));
-        for slab in empty {
+        // A slab's last free may have named no stream, and so read the new stream's epoch.
+        let last = |idle: Tag| if waits(idle) { tag } else { Tag::SETTLED };
+        for slab in self.slabs.retire(tag, last) {
             self.drop_slab(slab, order, index);
+        }
+        if self.slabs.retired_at(tag) {
+            self.waiting.enqueue(Item::Slabs, &[tag]);
         }
     }
 }
@@ -195,10 +202,9 @@ mod tests {
 
     /// A stream's handle goes to another one. Before the heap hears of it, another thread frees the
     /// last object in use of a slab, naming no stream, while one more waits for another stream. The
-    /// slab is dropped only when that has settled. The new stream must not take its memory as if it
-    /// had freed it.
+    /// new stream must not take that memory as if it had freed it.
     #[test]
-    fn an_old_slab_that_is_dropped_late_is_not_the_new_streams_own() {
+    fn an_old_slab_is_the_new_streams_once_the_context_has_passed() {
         const PAGE: u64 = 2 << 20;
         let host = HostDriver::new(HostOptions::default()).unwrap();
         let (order, index) = (Order::new(host, DeviceId(0), 4, Watch::Ask), Index::of_pages(PAGE));
@@ -216,7 +222,11 @@ mod tests {
         st.take_back_own(last, || order.tag(lane), &order, &index);
         st.retire(&order, &index, false);
         assert!(st.settle(&order, &index));
-        assert_eq!((st.slabs.iter().count(), st.waiting_bytes), (0, slab_size(class)));
-        assert_eq!(st.take_waiting_of(lane, slab_size(class), GRANULE, &order), None);
+        st.drop_empty_slabs(&order, &index);
+        assert_eq!((st.slabs.iter().count(), st.waiting_bytes, st.regions.ready_bytes()), (1, 0, 0));
+        assert_eq!(st.take_object(class, 1000), None);
+        assert!(order.mark_context(None).unwrap() && order.context_passes_within(10).unwrap());
+        assert!(st.settle(&order, &index));
+        assert!(st.take_object(class, 1000).is_some());
     }
 }

@@ -44,6 +44,14 @@ pub(crate) fn slab_size(class: usize) -> u64 {
     (class_size(class) * MIN_OBJECTS).next_multiple_of(SLOT)
 }
 
+/// The bits of the first `count` objects, at most 256.
+fn first(count: u32) -> [u64; 4] {
+    std::array::from_fn(|w| match count.saturating_sub(64 * w as u32) {
+        n @ 0..64 => (1 << n) - 1,
+        _ => u64::MAX,
+    })
+}
+
 /// The class whose objects all start at multiples of `align` (a power of two up to [`SLOT`]) and
 /// hold `size` bytes.
 pub(crate) fn aligned_class(size: u64, align: u64) -> Option<usize> {
@@ -62,7 +70,8 @@ pub(crate) struct Object {
 /// One slab.
 ///
 /// Invariants: `used + (set bits of pending and free) == capacity`; a slab is in its class's list
-/// iff it has a free object and is not `old`.
+/// iff it has a free object and is not `old`; inherited objects are live, and in a slab that is
+/// `old` all live ones are inherited.
 pub(crate) struct Slab {
     pub(crate) base: u64,
     /// The region that holds it; [`NONE`] when this descriptor is vacant.
@@ -71,17 +80,19 @@ pub(crate) struct Slab {
     pub(crate) capacity: u32,
     /// Objects handed out.
     pub(crate) used: u32,
-    /// Whether it was made for a stream that is gone. Nothing more is handed out from it, and it is
-    /// freed once empty.
-    pub(crate) old: bool,
+    /// Whether a stream that had the heap before may still be using free objects. Until
+    /// [`Slabs::reopen`] none is handed out, and the slab is not dropped.
+    old: bool,
     /// When the last object in use was freed, in the order of the heap's lane, or of the context if
-    /// the slab was `old` by then. Since then, only streams that pending objects wait for have
-    /// used it.
+    /// the heap has changed hands since. From then on, only streams that pending objects wait for
+    /// have used it.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
     /// A set bit is a pending object: one freed on another stream and not yet settled.
     pending: [u64; 4],
+    /// A set bit is a live object that was made for a stream that had the heap before.
+    inherited: [u64; 4],
     /// Bytes of an object, and 2^[`SCALE`] divided by them, rounded up. A slab is shorter than 2^20
     /// bytes and an object no longer than 2^16, so `offset * inverse >> SCALE` is exactly
     /// `offset / size` for any offset in the slab.
@@ -117,6 +128,11 @@ impl Slab {
         self.pending[n as usize / 64] >> (n % 64) & 1 == 1
     }
 
+    #[inline(always)]
+    pub(crate) fn is_inherited(&self, n: u32) -> bool {
+        self.inherited[n as usize / 64] >> (n % 64) & 1 == 1
+    }
+
     #[inline]
     pub(crate) fn is_live(&self, n: u32) -> bool {
         !self.is_free(n) && !self.is_pending(n)
@@ -137,12 +153,13 @@ impl Slab {
         self.objects[n as usize]
     }
 
-    /// Counts one object less in use. If that was the last, `now` gives the tag for `idle`.
+    /// Object `n` is not in use any more. If it was the last, `now` gives the tag for `idle`.
     #[inline(always)]
-    fn one_less(&mut self, now: impl FnOnce(bool) -> Tag) {
+    fn leaves(&mut self, n: u32, now: impl FnOnce() -> Tag) {
+        self.inherited[n as usize / 64] &= !(1 << (n % 64));
         self.used -= 1;
         if self.used == 0 {
-            self.idle = now(self.old);
+            self.idle = now();
         }
     }
 
@@ -166,8 +183,10 @@ pub(crate) struct Slabs {
     /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do
     /// not count.
     empty: [u32; CLASSES],
-    /// Per class, how many objects are pending, those of `old` slabs left out.
+    /// Per class, how many objects are pending.
     pending: [u32; CLASSES],
+    /// When slabs were last made `old`, in the order of the context.
+    retired: Tag,
 }
 
 impl Default for Slabs {
@@ -178,6 +197,7 @@ impl Default for Slabs {
             open: [const { Vec::new() }; CLASSES],
             empty: [0; CLASSES],
             pending: [0; CLASSES],
+            retired: Tag::SETTLED,
         }
     }
 }
@@ -234,21 +254,9 @@ impl Slabs {
         u64::from(std::mem::replace(&mut object.requested, requested as u32))
     }
 
-    /// Notes when a slab's last object in use was freed, if none is in use.
-    pub(crate) fn note_idle(&mut self, s: u32, now: Tag) {
-        let slab = &mut self.all[s as usize];
-        if slab.used == 0 {
-            slab.idle = now;
-        }
-    }
-
     /// Makes a slab over a region of `slab_size(class)` bytes at `base`.
     pub(crate) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
         let capacity = (slab_size(class) / class_size(class)) as u32;
-        let mut free = [0; 4];
-        for n in 0..capacity {
-            free[n as usize / 64] |= 1 << (n % 64);
-        }
         let slab = Slab {
             base,
             region,
@@ -257,8 +265,9 @@ impl Slabs {
             used: 0,
             old: false,
             idle: Tag::SETTLED,
-            free,
+            free: first(capacity),
             pending: [0; 4],
+            inherited: [0; 4],
             size: class_size(class),
             inverse: (1u64 << SCALE).div_ceil(class_size(class)),
             objects: vec![Object::default(); capacity as usize].into_boxed_slice(),
@@ -281,16 +290,16 @@ impl Slabs {
     /// Puts a live object back, free at once. `now` gives the tag if it was the last one in use:
     /// see [`Slab::idle`]. Returns whether the slab is to be dropped, as [`Self::put_back`] does.
     #[inline(always)]
-    pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) -> bool {
-        self.all[s as usize].one_less(now);
+    pub(crate) fn free(&mut self, s: u32, n: u32, now: impl FnOnce() -> Tag) -> bool {
+        self.all[s as usize].leaves(n, now);
         self.put_back(s, n)
     }
 
     /// Marks a live object as freed on another stream. `now` as for [`Self::free`].
-    pub(crate) fn free_later(&mut self, s: u32, n: u32, now: impl FnOnce(bool) -> Tag) {
+    pub(crate) fn free_later(&mut self, s: u32, n: u32, now: impl FnOnce() -> Tag) {
         let slab = &mut self.all[s as usize];
-        slab.one_less(now);
-        self.pending[slab.class as usize] += u32::from(!slab.old);
+        slab.leaves(n, now);
+        self.pending[slab.class as usize] += 1;
         slab.pending[n as usize / 64] |= 1 << (n % 64);
     }
 
@@ -298,24 +307,28 @@ impl Slabs {
     /// is to be dropped, as [`Self::put_back`] does.
     pub(crate) fn settle(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
-        self.pending[slab.class as usize] -= u32::from(!slab.old);
+        self.pending[slab.class as usize] -= 1;
         slab.pending[n as usize / 64] &= !(1 << (n % 64));
         self.put_back(s, n)
     }
 
-    /// Makes an object free. Returns whether the slab is to be dropped: it is empty, and old or not
-    /// the only empty one of its class, which is kept as a spare.
+    /// Makes an object free. Returns whether the slab is to be dropped: it is empty and not the
+    /// only empty one of its class, which is kept as a spare.
     #[inline(always)]
     fn put_back(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
         let was_full = !slab.has_free();
         slab.free[n as usize / 64] |= 1 << (n % 64);
-        let (empty, old, class) = (slab.is_empty(), slab.old, slab.class as usize);
-        if was_full && !old {
+        let class = slab.class as usize;
+        if slab.old {
+            return false;
+        }
+        if was_full {
             self.open[class].push(s);
         }
-        self.empty[class] += u32::from(empty && !old);
-        empty && (old || self.empty[class] > 1)
+        let empty = slab.is_empty();
+        self.empty[class] += u32::from(empty);
+        empty && self.empty[class] > 1
     }
 
     /// Forgets an empty slab; returns its region.
@@ -340,19 +353,52 @@ impl Slabs {
         self.open[class].iter().rev().copied().find(|&s| self.all[s as usize].is_empty())
     }
 
-    /// Makes all slabs old, because the heap's stream is gone: nothing more is handed out from
-    /// them. Returns the empty ones.
-    pub(crate) fn retire(&mut self) -> Vec<u32> {
+    /// Makes all slabs old, because the heap changes hands as of `now`. For a slab with no object in
+    /// use, `last` gives the tag of its last use. Returns the empty ones, which are to be dropped.
+    pub(crate) fn retire(&mut self, now: Tag, last: impl Fn(Tag) -> Tag) -> Vec<u32> {
         let mut empty = Vec::new();
-        for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE && !s.old) {
+        for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE) {
             slab.old = true;
+            let live = first(slab.capacity);
+            slab.inherited = std::array::from_fn(|w| live[w] & !(slab.free[w] | slab.pending[w]));
+            if slab.used == 0 {
+                slab.idle = last(slab.idle);
+            }
             if slab.is_empty() {
                 empty.push(s);
             }
         }
-        *self =
-            Slabs { all: std::mem::take(&mut self.all), vacant: std::mem::take(&mut self.vacant), ..Slabs::default() };
+        self.open.iter_mut().for_each(Vec::clear);
+        (self.empty, self.retired) = ([0; CLASSES], now);
         empty
+    }
+
+    /// Whether slabs are old, as of [`Self::retire`] at `tag`.
+    pub(crate) fn retired_at(&self, tag: Tag) -> bool {
+        self.retired == tag && self.iter().any(|(_, s)| s.old)
+    }
+
+    /// The device has passed everything from before the heap changed hands: old slabs are slabs
+    /// like others. `settled` says of a tag whether the device has passed it. Returns the slabs
+    /// that are to be dropped, as [`Self::put_back`] does.
+    pub(crate) fn reopen(&mut self, settled: impl Fn(Tag) -> bool) -> Vec<u32> {
+        let mut surplus = Vec::new();
+        for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE && s.old) {
+            slab.old = false;
+            if settled(slab.idle) {
+                slab.idle = Tag::SETTLED;
+            }
+            if slab.has_free() {
+                self.open[slab.class as usize].push(s);
+            }
+            if slab.is_empty() {
+                self.empty[slab.class as usize] += 1;
+                if self.empty[slab.class as usize] > 1 {
+                    surplus.push(s);
+                }
+            }
+        }
+        surplus
     }
 
     /// Checks the invariants written above [`Slab`].
@@ -367,10 +413,12 @@ impl Slabs {
             ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
             let right = listed.contains(&i) == (free > 0 && !s.old);
             ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
-            if !s.old {
-                empty[s.class as usize] += u32::from(s.is_empty());
-                pendings[s.class as usize] += pending;
-            }
+            empty[s.class as usize] += u32::from(s.is_empty() && !s.old);
+            pendings[s.class as usize] += pending;
+            let inherited = (0..256).filter(|&n| s.is_inherited(n));
+            let fine =
+                inherited.clone().all(|n| n < capacity && s.is_live(n)) && (!s.old || inherited.count() as u32 == used);
+            ensure!(fine, "slab {:#x} has inherited {:x?}, {used} used", s.base, s.inherited);
         }
         ensure!(empty == self.empty, "the count of empty slabs is wrong");
         ensure!(pendings == self.pending, "the count of pending objects is wrong");

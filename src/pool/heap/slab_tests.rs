@@ -58,11 +58,11 @@ fn objects_come_back_and_one_empty_slab_stays() {
     assert!(s.alloc(class, 1000, 10).is_some_and(|t| t.1 >= 2 << 20));
     assert_eq!(s.validate(), Ok(()));
     for n in 0..per - 1 {
-        assert!(!s.free(a, n, |_| Tag::SETTLED), "still in use");
+        assert!(!s.free(a, n, || Tag::SETTLED), "still in use");
     }
-    s.free_later(a, per - 1, |_| Tag::SETTLED);
+    s.free_later(a, per - 1, || Tag::SETTLED);
     assert!(!s.settle(a, per - 1), "the first empty slab is the spare");
-    assert!(s.free(b, 0, |_| Tag::SETTLED), "a second empty one is not needed");
+    assert!(s.free(b, 0, || Tag::SETTLED), "a second empty one is not needed");
     assert_eq!(s.remove(b), 1);
     assert_eq!(s.validate(), Ok(()));
 }

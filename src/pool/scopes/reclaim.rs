@@ -99,8 +99,8 @@ impl Pool {
         if !st.users.is_empty() || st.private.is_some() {
             return None;
         }
-        let Known { size, old, .. } = st.at(place);
-        (!old && self.take_back_plain(st, place, true, None)).then_some(size)
+        let Known { size, inherited, .. } = st.at(place);
+        (!inherited && self.take_back_plain(st, place, true, None)).then_some(size)
     }
 
     /// Moves the pooled allocations of a closed scope to another one, and returns them, newest

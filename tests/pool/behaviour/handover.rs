@@ -1,8 +1,8 @@
 //! What a heap does for the next stream at a handle, and what many streams and markers leave
 //! behind.
 
-use crate::pool_support::{checked, request, Rig, D, PAGE};
-use gpumem::base::size::{GIB, MIB};
+use crate::pool_support::{checked, late, request, Rig, D, PAGE};
+use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::driver::{Call, Driver};
 use gpumem::pool::PoolOptions;
@@ -85,6 +85,46 @@ fn events_do_not_pile_up() {
     let count = |call| calls.iter().filter(|&&c| c == call).count();
     assert!(count(Call::EventRecord) > 100, "{} markers", count(Call::EventRecord));
     assert!(count(Call::EventCreate) <= 16, "{} events", count(Call::EventCreate));
+}
+
+/// Each stream leaves objects behind, of which any goes next. Once the device has passed what the
+/// stream did, the next one uses what is free beside them.
+#[test]
+fn objects_that_outlive_their_streams_leave_their_slabs_to_the_next() {
+    for (host, named) in [(checked(GIB), true), (checked(GIB), false), (late(3, GIB), true), (late(4, GIB), false)] {
+        let rig = Rig::new(host, PoolOptions::default());
+        let (mut rng, mut live, mut s) = (Rng::new(7), Vec::new(), rig.stream());
+        for round in 0..400 {
+            for _ in 0..10 {
+                let size = 1 + rng.below(8 * KIB);
+                let p = rig.malloc(size, s);
+                rig.fill(s, p, size, p);
+                live.push(p);
+                // One of this stream, which has no successor's barrier before it.
+                let own = rig.malloc(size, s);
+                rig.fill(s, own, size, round);
+                rig.free(own, s);
+            }
+            if named {
+                rig.pool.sync_stream(s).unwrap();
+            }
+            s = hand_over(&rig, s);
+            while live.len() > 300 {
+                let p = live.swap_remove(rng.below(live.len() as u64) as usize);
+                rig.pool.free(p, named.then_some(s)).unwrap();
+            }
+            if round % 50 == 0 {
+                rig.sync();
+                rig.books();
+            }
+        }
+        let mapped = rig.mapped();
+        // Where nobody waits, the device may not have passed what the last streams did.
+        let most = if named { 6 * MIB } else { 24 * MIB };
+        assert!(mapped <= most, "{} MiB mapped for 300 objects, frees that name the stream: {named}", mapped / MIB);
+        live.into_iter().for_each(|p| rig.pool.free(p, None).unwrap());
+        rig.close();
+    }
 }
 
 /// While a trim is giving an extent of the stock back, others empty the stock, and extents that are

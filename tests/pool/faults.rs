@@ -38,6 +38,7 @@ enum Op {
     FreeHome(u32),
     Record(u32, usize),
     Realloc(u32, u64, usize),
+    /// As much as is free, which is not in one piece.
     TooMuch(usize),
     Export(u32),
     Import(u32, u64),
@@ -206,10 +207,12 @@ impl World {
                 self.born(slot, p, size, s);
             }
             TooMuch(s) => {
-                match self.rig.pool.malloc(&request(self.rig.host.mem_info(D).unwrap().total, self.stream(s))) {
+                let (stats, device) = (self.rig.pool.stats(), self.rig.host.mem_info(D).unwrap());
+                let most = if stats.limit == 0 { device.total } else { stats.limit };
+                match self.rig.pool.malloc(&request(most - stats.live, self.stream(s))) {
                     Err(e) if e.status == Status::OutOfMemory => {}
                     Err(e) => return Err(e),
-                    Ok(p) => panic!("{p:#x} for more than there is"),
+                    Ok(p) => panic!("{p:#x} for more than there is in one piece"),
                 }
             }
             Export(slot) => self.exported = Some(self.rig.pool.export_fd(self.blocks[&slot].ptr)?),

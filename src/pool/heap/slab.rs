@@ -353,8 +353,9 @@ impl Slabs {
         self.open[class].iter().rev().copied().find(|&s| self.all[s as usize].is_empty())
     }
 
-    /// Makes all slabs old, because the heap changes hands as of `now`. For a slab with no object in
-    /// use, `last` gives the tag of its last use. Returns the empty ones, which are to be dropped.
+    /// Makes all slabs old, because the heap changes hands as of `now`. For a slab with no object
+    /// in use, `last` gives the tag of its last use. Returns the empty ones, which are to be
+    /// dropped.
     pub(crate) fn retire(&mut self, now: Tag, last: impl Fn(Tag) -> Tag) -> Vec<u32> {
         let mut empty = Vec::new();
         for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE) {
@@ -375,7 +376,11 @@ impl Slabs {
 
     /// Whether slabs are old, as of [`Self::retire`] at `tag`.
     pub(crate) fn retired_at(&self, tag: Tag) -> bool {
-        self.retired == tag && self.iter().any(|(_, s)| s.old)
+        self.retired == tag && self.has_old()
+    }
+
+    pub(crate) fn has_old(&self) -> bool {
+        self.iter().any(|(_, s)| s.old)
     }
 
     /// The device has passed everything from before the heap changed hands: old slabs are slabs

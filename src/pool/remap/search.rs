@@ -150,6 +150,10 @@ impl Pool {
             }
             let borrows = want.for_block && !st.of_captures;
             drop(st);
+            if self.live_now().saturating_add(req.size) > self.mapped_now().saturating_add(self.unmapped()?) {
+                // Nothing that waits or could be given back is enough.
+                break;
+            }
             // Each wait for the device is followed by giving memory back: what the wait has settled
             // may be what must go.
             match attempt {

@@ -25,17 +25,13 @@ impl Pool {
     }
 
     /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as
-    /// that takes, within the limit and on the device.
+    /// that takes, within the limit and on the device. Even if that does not do, what is created in
+    /// its place later is finer and strands less.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         let mapped = self.mapped_now();
         let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
         let _range = nvtx::range(c"trim", keep);
-        self.release_free(keep)?;
-        if self.mapped_now() > keep {
-            // The request will map a lot, and the system may be short of mappings.
-            self.reap()?;
-        }
-        Ok(())
+        self.release_free(keep).map(drop)
     }
 
     /// Frees all slabs that are known to be empty.

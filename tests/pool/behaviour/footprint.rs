@@ -62,6 +62,27 @@ fn out_of_memory_names_the_pieces_when_less_than_one_is_left() {
     }
 }
 
+/// A cache that allocates until it is refused, and then lets one block go, waits for nothing.
+#[test]
+fn what_cannot_fit_beside_what_is_live_is_refused_at_once() {
+    let rig = Rig::new(late(2, GIB), PoolOptions { limit: 64 * MIB, ..PoolOptions::default() });
+    let s = rig.stream();
+    let mut blocks: Vec<u64> = (0..32).map(|_| rig.malloc(2 * MIB, s)).collect();
+    blocks.iter().for_each(|&p| rig.fill(s, p, 2 * MIB, p));
+    let mapped = rig.mapped();
+    rig.fault.start_recording();
+    for _ in 0..20 {
+        assert_eq!(rig.pool.malloc(&request(2 * MIB, s)).unwrap_err().status, Status::OutOfMemory);
+        rig.free(blocks.remove(0), s);
+        blocks.push(rig.malloc(2 * MIB, s));
+    }
+    let calls = rig.fault.stop_recording();
+    let asked = calls.iter().filter(|&&c| c != Call::MemInfo && c != Call::StreamId).count();
+    assert_eq!((asked, rig.mapped()), (0, mapped), "{calls:?}");
+    blocks.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
 #[test]
 fn a_request_that_there_are_no_addresses_for_says_so() {
     for call in [Call::VaReserve, Call::Map] {

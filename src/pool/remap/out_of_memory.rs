@@ -4,7 +4,7 @@
 use crate::base::size::human;
 use crate::base::{Error, Status};
 use crate::driver::nvtx;
-use crate::pool::heap::Heap;
+use crate::pool::heap::{Heap, SMALL_MAX};
 use crate::pool::order::KnownCapture;
 use crate::pool::state::{Pool, Route, WhichStreams};
 use crate::pool::streams::capture_key;
@@ -59,6 +59,9 @@ impl Pool {
             true if hindered && self.has_unsettled() => {
                 ". As much is free, but the device may be using it, and a capture stands in the way of asking: call \
                  gpumem_device_sync, or gpumem_stream_sync for the streams that used it, before the capture or after it"
+            }
+            true if req.size <= SMALL_MAX => {
+                ". As much is free, but between small allocations, of smaller sizes or on other streams"
             }
             // A capture may not use all that is free.
             true if !heap.of_captures && !self.options.finer => {

@@ -143,6 +143,9 @@ impl Pool {
                 st.borrows_beside = true;
                 return Ok((st, Obtained::Made(addr)));
             }
+            if let Some(addr) = self.take_larger(&mut st, want, req) {
+                return Ok((st, Obtained::Made(addr)));
+            }
             if self.is_shared(heap.number) {
                 // The request's own heap goes on: it may be lent a block before anything is waited
                 // for or given back.

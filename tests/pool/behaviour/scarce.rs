@@ -4,7 +4,7 @@
 use crate::pool_support::{checked, request, Rig};
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
-use gpumem::pool::PoolOptions;
+use gpumem::pool::{AllocRequest, PoolOptions};
 use test_support::Rng;
 
 /// A pool of three streams with a few allocations and many gaps, its device idle, that may map
@@ -79,6 +79,28 @@ fn a_small_object_needs_no_slab() {
 
 /// An error for lack of memory names the way out that helps: finer extents where enough is free
 /// beside live blocks, more room under the limit where there is a limit.
+/// A heap full of objects of one size, most of which are freed: there is no room for a slab.
+#[test]
+fn at_the_limit_a_small_object_takes_the_place_of_a_larger_one() {
+    let rig = Rig::new(checked(GIB), PoolOptions { limit: 8 * MIB, ..PoolOptions::default() });
+    let s = rig.stream();
+    let mut live: Vec<u64> = (0..512).map(|_| rig.malloc(16 * KIB, s)).collect();
+    assert!(rig.pool.malloc(&request(16 * KIB, s)).is_err());
+    let (kept, gone): (Vec<_>, Vec<_>) = live.drain(..).enumerate().partition(|(i, _)| i % 8 == 0);
+    gone.iter().for_each(|&(_, p)| rig.free(p, s));
+    let sizes = [15 * KIB, 1000, 1].into_iter().cycle().take(gone.len());
+    let mut small: Vec<u64> = sizes.map(|size| rig.malloc(size, s)).collect();
+    let aligned = AllocRequest { align: 16 * KIB, ..request(KIB, s) };
+    rig.free(small.swap_remove(5), s);
+    let p = rig.pool.malloc(&aligned).unwrap();
+    assert!(p.is_multiple_of(16 * KIB), "{p:#x}");
+    let e = rig.pool.malloc(&request(KIB, s)).unwrap_err();
+    assert!(!e.message.contains("GPUMEM_SLACK"), "{e}");
+    rig.books();
+    kept.into_iter().map(|(_, p)| p).chain(small).chain([p]).for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
 #[test]
 fn an_error_says_whether_memory_is_stranded() {
     for finer in [false, true] {

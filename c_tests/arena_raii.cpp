@@ -92,7 +92,7 @@ static void failed_exits_throw_and_leave_the_arena_open() {
     {
         gpumem::arena inner("inner");
         void *p = gpumem_malloc(10);
-        CHECK(throws<gpumem::error>([&] { outer.exit({p}); }, "innermost"));
+        CHECK(throws<gpumem::error>([&] { outer.exit({p}); }, "this thread's current arena"));
         std::thread([&] { CHECK(throws<gpumem::error>([&] { inner.exit(); }, "not attached")); }).join();
         CHECK(outer && inner && arena_of(p) == inner.get());
         gpumem_arena raw = inner.get();

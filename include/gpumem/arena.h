@@ -204,7 +204,7 @@ gpumem_status gpumem_arena_stats_get(gpumem_arena arena, struct gpumem_arena_sta
 // gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
 // gpumem_free does. It works for memory outside of arenas too.
 // Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that
-// gpumem never gave.
+// gpumem never gave; with GPUMEM_POOL=off such an address counts as one whose allocation is gone.
 gpumem_status gpumem_free_id(void *ptr, uint64_t id);
 
 // Like gpumem_free_id, but in the order of s, as gpumem_free_async frees.

@@ -435,7 +435,7 @@ fn a_process_that_was_killed_publishes_nothing() {
     let page = gpumem::observe::page::Page::publish(path, text).unwrap();
     let top = run(gpumem().args(["top", "--json", &pid.to_string()]));
     drop(page);
-    refused(&top, &[&format!("process {pid} has ended")]);
+    refused(&top, &[&format!("process {pid} has ended"), "behind; remove it"]);
 }
 
 #[test]

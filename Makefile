@@ -27,10 +27,13 @@ help:
 	@echo 'make bench      benchmarks on the host device;  make bench-gpu: beside its peers on a real GPU'
 	@echo 'make examples   every example, into $(TARGET)/examples/'
 	@echo 'make test-lean, make test-julia, make test-python   the packages in bindings/'
+	@echo 'make julia      fetches a Julia where there is none, and says where it is;  make bench-julia: benchmarks of the package'
 	@echo 'make wheel      the Python package as a wheel, into $(TARGET)/python/'
-	@echo 'make install    library, headers, pkg-config and CMake files into PREFIX (default /usr/local)'
+	@echo 'make install    library, headers, pkg-config and CMake files into PREFIX (default /usr/local);  make uninstall: away again'
+	@echo 'make package    builds what make install needs, for one that runs as a user without Rust'
 	@echo 'make build      the release library and the gpumem command, into $(RELEASE)/'
 	@echo 'make doc        the documentation of the Rust sources, into $(TARGET)/doc/'
+	@echo 'make clean      removes all that was built'
 
 need-cargo:
 	@command -v '$(firstword $(CARGO))' >/dev/null 2>&1 || { \

@@ -247,7 +247,7 @@ static void unbalanced_and_doubled_exits(void) {
     GPUMEM_INIT(&report);
     report.freed = 77;
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_exit(outer, &p, 1, &report));
-    CHECK(error_says("not this thread's innermost"));
+    CHECK(error_says("not this thread's current arena"));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_detach(outer));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_attach(outer));
     CHECK_STATUS(GPUMEM_ERROR_INVALID, gpumem_arena_exit(inner, NULL, 1, &report));

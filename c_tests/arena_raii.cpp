@@ -32,6 +32,7 @@ static gpumem_arena arena_of(const void *p) {
 static void exits_keep_what_they_are_told() {
     gpumem::stream s;
     gpumem::arena outer, inner("inner"), innermost(std::string("innermost"));
+    CHECK(throws<gpumem::error>([] { gpumem::arena cut(std::string("a\0b", 3)); }, "the name has a NUL"));
     CHECK(current() == innermost.get() && innermost && std::string(innermost.stats().name) == "innermost");
     void *a = must_malloc_async(100, s.get()), *b = must_malloc_async(200, s.get()), *c = must_malloc_async(300, s.get());
     fill(a, 100, 1, s.get());
@@ -92,7 +93,7 @@ static void failed_exits_throw_and_leave_the_arena_open() {
     {
         gpumem::arena inner("inner");
         void *p = gpumem_malloc(10);
-        CHECK(throws<gpumem::error>([&] { outer.exit({p}); }, "innermost"));
+        CHECK(throws<gpumem::error>([&] { outer.exit({p}); }, "this thread's current arena"));
         std::thread([&] { CHECK(throws<gpumem::error>([&] { inner.exit(); }, "not attached")); }).join();
         CHECK(outer && inner && arena_of(p) == inner.get());
         gpumem_arena raw = inner.get();

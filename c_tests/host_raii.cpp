@@ -138,6 +138,7 @@ static void folders_become_spaces() {
     gpumem::space a = gpumem::space::add_disk(folder, 64 * MIB);
     CHECK(a == gpumem::space::disk(0) && a.stats().capacity == 64 * MIB);
     CHECK(throws<gpumem::error>([&] { gpumem::space::add_disk(folder); }, GPUMEM_ERROR_INVALID, "already"));
+    CHECK(throws<gpumem::error>([&] { gpumem::space::add_disk(std::string(folder) + '\0'); }, GPUMEM_ERROR_INVALID, "the path has a NUL"));
     CHECK(throws<gpumem::error>([] { gpumem::space::add_disk("/nowhere"); }, GPUMEM_ERROR_IO, "/nowhere"));
     CHECK(rmdir(folder) == 0); // nothing has been written there
 }

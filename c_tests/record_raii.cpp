@@ -16,6 +16,7 @@ static void a_recording_ends_with_its_scope() {
     const std::string a = file("a.gmrec"), b = file("b.gmrec");
     remove(a.c_str());
     remove(b.c_str());
+    CHECK(throws<gpumem::error>([&] { gpumem::recording cut(a + '\0'); }, GPUMEM_ERROR_INVALID, "the path has a NUL"));
     {
         gpumem::recording first(a), moved(std::move(first));
         CHECK(!first && moved);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Command line of `doctor`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device kind to look at, overriding GPUMEM_BACKEND.
+    /// Device kind to look at, overriding a valid GPUMEM_BACKEND.
     #[arg(long, value_enum)]
     backend: Option<Backend>,
     /// Prints one JSON object on stdout instead of tables.
@@ -108,17 +108,21 @@ fn examine(backend: Option<Backend>) -> Report {
     let variables = |name: &str| std::env::var_os(name);
     report.problems.extend(environment::unknown(std::env::vars_os().map(|(name, _)| name)));
     report.problems.extend(PreloadSettings::from_lookup(&variables).err().map(|e| e.to_string()));
-    match Config::from_lookup(&variables) {
+    let wrong = settings::wrong();
+    report.problems.extend(wrong.values().map(|e| e.to_string()));
+    match Config::from_lookup(&|name| variables(name).filter(|_| !wrong.contains_key(name))) {
         Ok(config) => {
             let mut config = session::with_backend(config, backend);
-            report.settings = settings::describe(&config, backend.is_some());
+            report.settings = settings::describe(&config, &wrong, backend.is_some());
             report.limits = limits::read(config.va_size);
             report.problems.extend(unwritable(&config));
             // A recording here would take the file name of the program that it is meant for.
             config.record = None;
-            match session::open(config) {
-                Ok(ctx) => look_at(ctx, &mut report),
-                Err(e) => report.problems.push(format!("no backend: {e}")),
+            match wrong.is_empty().then(|| session::open(config)) {
+                Some(Ok(ctx)) => look_at(ctx, &mut report),
+                Some(Err(e)) => report.problems.push(format!("no backend: {e}")),
+                // Programs do not start then either.
+                None => {}
             }
         }
         Err(e) => {

@@ -2,6 +2,7 @@
 
 use flate2::write::GzEncoder;
 use flate2::Compression;
+use gpumem::driver::process;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
@@ -66,11 +67,12 @@ impl Target {
     /// Writes everything that `write` does, or leaves a file as it was. What is named `.gz` is
     /// compressed, as all commands expect of it.
     pub fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
-        let (name, done) = match self {
+        // The limit on the size of files would end the process by a signal.
+        let (name, done) = process::without_write_signals(|| match self {
             Target::Stdout { gzip } => ("standard output".to_string(), put(io::stdout().lock(), *gzip, write)),
             Target::Stream { path, gzip } => (path.display().to_string(), stream(path, *gzip, write)),
             Target::File { path, gzip } => (path.display().to_string(), replace(path, *gzip, write)),
-        };
+        });
         done.map_err(|e| format!("{name}: cannot write: {e}"))
     }
 }

@@ -36,7 +36,7 @@ pub struct Args {
     /// each point, so its time and memory are not those of a replay without a plot.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The log, FILE.csv or FILE.csv.gz, or a recording.
+    /// The log, FILE.csv or FILE.csv.gz, or a recording; /dev/stdin reads standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

@@ -59,6 +59,8 @@ enum Free {
 enum RunError {
     #[error("{0} is in none of {1}; make install puts it there, --library names another")]
     NoLibrary(&'static str, String),
+    #[error("--library {0:?}: {1}")]
+    NoSuchLibrary(PathBuf, std::io::Error),
     #[error("{0:?} is no program: no folder of PATH has an executable file of that name")]
     NotFound(OsString),
     #[error("{0:?} is no program: {1}")]
@@ -161,19 +163,18 @@ fn torch(command: &mut Command) -> Result<(), RunError> {
 fn library(named: Option<&Path>) -> Result<PathBuf, RunError> {
     let exe = env::current_exe().ok().and_then(|e| fs::canonicalize(e).ok());
     let beside = exe.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-    let places = match named {
-        Some(path) => vec![path.to_path_buf()],
+    let found = match named {
+        Some(path) => fs::canonicalize(path).map_err(|e| RunError::NoSuchLibrary(path.to_path_buf(), e))?,
         None => {
             // The last one is Debian's name, which says the processor as Rust does.
             let multiarch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
-            ["", "../lib", "../lib64", multiarch.as_str()].map(|folder| beside.join(folder).join(LIBRARY)).to_vec()
+            let folders = ["", "../lib", "../lib64", multiarch.as_str()];
+            let places = folders.map(|folder| beside.join(folder).join(LIBRARY));
+            places.iter().find_map(|p| fs::canonicalize(p).ok()).ok_or_else(|| {
+                RunError::NoLibrary(LIBRARY, places.each_ref().map(|p| p.display().to_string()).join(", "))
+            })?
         }
     };
-    let found = places.iter().find_map(|p| fs::canonicalize(p).ok());
-    let found = found.ok_or_else(|| {
-        let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-        RunError::NoLibrary(LIBRARY, places.join(", "))
-    })?;
     let mut head = [0; 4];
     if File::open(&found).and_then(|mut f| f.read_exact(&mut head)).is_err() || head != *b"\x7fELF" {
         return Err(RunError::NotALibrary(found));

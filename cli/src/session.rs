@@ -19,7 +19,7 @@ pub enum Backend {
 /// Where to run, on the command line.
 #[derive(clap::Args)]
 pub struct Place {
-    /// Device kind to run on, overriding GPUMEM_BACKEND.
+    /// Device kind to run on, overriding a valid GPUMEM_BACKEND.
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
     /// Device to allocate on.

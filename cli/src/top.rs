@@ -95,7 +95,7 @@ fn read(pid: u32) -> Result<(String, Value), String> {
     let written = Duration::from_millis(page.get("unix_ms").and_then(Value::as_u64).unwrap_or(0));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if now.saturating_sub(written) > STALE && !runs(pid) {
-        return Err(format!("process {pid} has ended, and left {} behind", page::path(pid).display()));
+        return Err(format!("process {pid} has ended, and left {} behind; remove it", page::path(pid).display()));
     }
     Ok((text, page))
 }

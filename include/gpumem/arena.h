@@ -204,7 +204,7 @@ gpumem_status gpumem_arena_stats_get(gpumem_arena arena, struct gpumem_arena_sta
 // gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
 // gpumem_free does. It works for memory outside of arenas too.
 // Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that
-// gpumem never gave.
+// gpumem never gave; with GPUMEM_POOL=off such an address counts as one whose allocation is gone.
 gpumem_status gpumem_free_id(void *ptr, uint64_t id);
 
 // Like gpumem_free_id, but in the order of s, as gpumem_free_async frees.
@@ -264,10 +264,10 @@ typedef struct gpumem_arena_debug_stats {
 // not kept.
 // Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and
 // that has not been handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit
-// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes)", where the outermost arena has depth
-// 0. The text also goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off), and with "abort" the
-// process ends there. Always GPUMEM_OK without "check". Memory that was freed otherwise, or that
-// has been handed out again, is not found: gpumem_check_id finds that.
+// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes); ...", where the outermost arena has
+// depth 0. The text also goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off), and with
+// "abort" the process ends there. Always GPUMEM_OK without "check". Memory that was freed
+// otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
 gpumem_status gpumem_check(const void *ptr, const char *op, const char *operand);
 
 // Says whether ptr is still in the allocation that it was made for.

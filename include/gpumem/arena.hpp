@@ -66,7 +66,7 @@ class arena : public detail::owned_handle<gpumem_arena, detail::abort_arena> {
   public:
     arena() { check(gpumem_arena_enter(&state_)); }
     explicit arena(const char *name) { check(gpumem_arena_enter_named(name, &state_)); }
-    explicit arena(const std::string &name) : arena(name.c_str()) {}
+    explicit arena(const std::string &name) : arena(detail::c_string(name, "name")) {}
     arena(arena &&) noexcept = default;
     // Not assignable: another arena would be open inside this one and would end with it. reset()
     // this one and make a new one.

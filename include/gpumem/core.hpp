@@ -164,6 +164,15 @@ template <class Owner> auto given(const Owner &owner, const char *what) {
     return owner.get();
 }
 
+// A string for gpumem.h, which would take it to end at a NUL.
+inline const char *c_string(const std::string &text, const char *what) {
+    if (text.find('\0') != std::string::npos) {
+        throw error(GPUMEM_ERROR_INVALID,
+                    std::string("gpumem: the ") + what + " has a NUL character in it");
+    }
+    return text.c_str();
+}
+
 // Elements of no type are bytes.
 template <class T> struct element_size : std::integral_constant<std::size_t, sizeof(T)> {
     static_assert(std::is_trivially_copyable<T>::value,

@@ -210,7 +210,8 @@ gpumem_status gpumem_stream_pool_stats_get(gpumem_stream_pool pool, struct gpume
 //
 // Either may be device or host memory; they must not overlap. 0 bytes does nothing, whatever the
 // pointers.
-// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around;
+// Errors: GPUMEM_ERROR_INVALID when a pointer is NULL, the ranges overlap or wrap around, or, on
+// the host device, for device memory that is not mapped;
 // GPUMEM_ERROR_USE_AFTER_FREE for memory that was unmapped when its arena ended
 // (GPUMEM_ARENA_DEBUG=unmap); GPUMEM_ERROR_CAPTURING when s is being captured and cannot do it
 // then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
@@ -226,7 +227,8 @@ gpumem_status gpumem_memcpy(void *dst, const void *src, size_t bytes);
 // Fills device memory with a byte, in the order of a stream.
 //
 // value is converted to unsigned char, as memset does. 0 bytes does nothing, whatever the pointer.
-// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around;
+// Errors: GPUMEM_ERROR_INVALID when dst is NULL or the range wraps around, or, on the host device,
+// for memory that is not mapped;
 // GPUMEM_ERROR_USE_AFTER_FREE as for gpumem_memcpy_async; GPUMEM_ERROR_CAPTURING when s is being
 // captured and cannot do it then, GPUMEM_ERROR_INVALID_STREAM, GPUMEM_ERROR_DRIVER.
 gpumem_status gpumem_memset_async(void *dst, int value, size_t bytes, gpumem_stream s);

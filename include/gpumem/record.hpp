@@ -26,7 +26,7 @@ struct stop_recording {
 class recording : public detail::owner<bool, detail::stop_recording> {
   public:
     explicit recording(const std::string &path, std::uint32_t stack_frames = 0) {
-        check(gpumem_record_start(path.c_str(), stack_frames));
+        check(gpumem_record_start(detail::c_string(path, "path"), stack_frames));
         state_ = true;
     }
     // Whether the recording is under way.

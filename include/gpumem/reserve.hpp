@@ -65,7 +65,7 @@ class space {
     // room for.
     static space add_disk(const std::string &path, std::uint64_t limit = 0) {
         gpumem_space out{};
-        check(gpumem_space_disk_add(path.c_str(), limit, &out));
+        check(gpumem_space_disk_add(detail::c_string(path, "path"), limit, &out));
         return out;
     }
     static std::vector<space> all() {

@@ -21,9 +21,10 @@ extern "C" {
  * GPUMEM_SNAPSHOT, GPUMEM_SNAPSHOT_EVENTS, GPUMEM_STATS_PAGE, GPUMEM_NVTX, GPUMEM_LOG,
  * GPUMEM_POOL, and for the host device GPUMEM_HOST_DEVICES, GPUMEM_HOST_BYTES, GPUMEM_HOST_MODE
  * and GPUMEM_HOST_SEED. gpumem_init starts it with the program's own settings, which override the
- * environment's. While a variable does not parse, every such call returns GPUMEM_ERROR_CONFIG;
- * while the driver does not start, GPUMEM_ERROR_DRIVER or GPUMEM_ERROR_NO_DEVICE. There is nothing
- * to shut down: at exit the memory goes with the process.
+ * environment's. While a variable does not parse, every such call returns GPUMEM_ERROR_CONFIG,
+ * gpumem_init too, even where its options set the field; while the driver does not start,
+ * GPUMEM_ERROR_DRIVER or GPUMEM_ERROR_NO_DEVICE. There is nothing to shut down: at exit the memory
+ * goes with the process.
  */
 
 // CUDA when a driver and a device exist, else the host device, with one line on stderr.

@@ -321,5 +321,6 @@ impl Detector {
 }
 
 fn stale_use(op: &str, operand: &str, record: &Record) -> String {
-    format!("use-after-arena-free: {op} {operand} was {}", record.reclaimed())
+    let how = record.reclaimed();
+    format!("use-after-arena-free: {op} {operand} was {how}; keep it at the exit, or gpumem_arena_escape it before")
 }

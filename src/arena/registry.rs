@@ -192,7 +192,7 @@ impl Registry {
             Some(now) if std::ptr::eq(&*now, arena) => Ok(()),
             _ if !lock(&self.shared.open).contains_key(&arena.id) => Err(exited(arena)),
             Some(now) if thread::has(arena) => Err(Error::invalid(format!(
-                "{verb}: {} is not this thread's innermost arena, {} is; leave that first",
+                "{verb}: {} is not this thread's current arena, {} is; exit or detach that first",
                 arena.text(),
                 now.text()
             ))),
@@ -214,7 +214,7 @@ impl Registry {
             let links = open.get(&arena.id).ok_or_else(|| exited(arena))?;
             if links.threads > 1 {
                 return Err(Error::invalid(format!(
-                    "arena_exit: {} more threads are attached to {}; they must detach first",
+                    "arena_exit: other threads ({}) are attached to {}; they must detach first",
                     links.threads - 1,
                     arena.text()
                 )));
@@ -257,7 +257,7 @@ impl Registry {
                 let others = open.get(&a.id).map_or(0, |l| l.threads) - u32::from(mine.contains(&Arc::as_ptr(a)));
                 if others > 0 {
                     return Err(Error::invalid(format!(
-                        "arena_abort: {others} other threads are attached to {}; they must detach first",
+                        "arena_abort: other threads ({others}) are attached to {}; they must detach first",
                         a.text()
                     )));
                 }

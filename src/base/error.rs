@@ -107,7 +107,7 @@ impl Status {
 pub struct Error {
     /// The stable code.
     pub status: Status,
-    /// What was asked, what there was, and what to do next.
+    /// What was asked, what there was, and, where that is not plain, what to do next.
     pub message: String,
 }
 

@@ -107,7 +107,7 @@ impl Context {
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
         let began = if self.is_watched() { self.recorder().now() } else { 0 };
         let freed = match self.config.pool {
-            true => self.owner(ptr, "free_id").and_then(|pool| {
+            true => self.owner(ptr, "free_id").inspect_err(|_| self.note_unknown()).and_then(|pool| {
                 let after = stream.map(|s| self.stream_after(pool, s)).transpose()?;
                 pool.free_id(ptr, id, after)
             }),

@@ -465,8 +465,8 @@ impl Drop for Recorder {
 }
 
 /// Creates a new file. If one of that name exists, `.` and the process's number are added; if that
-/// exists too, from an earlier recording of the process, `.2`, `.3`, .... A directory of that name
-/// is an error.
+/// exists too, from an earlier recording of the process, `.2`, `.3`, .... A directory or a device
+/// of that name is an error: nobody who writes `/dev/null` wants a file beside it.
 fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0_u32.. {
         let mut name = path.as_os_str().to_owned();
@@ -479,6 +479,7 @@ fn create(path: &Path) -> io::Result<(File, PathBuf)> {
             Ok(file) => return Ok((file, name.into())),
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             Err(_) if path.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Err(_) if path.exists() && !path.is_file() => return Err(io::Error::other("it is no regular file")),
             Err(_) => {}
         }
     }

@@ -115,7 +115,7 @@ impl Shared {
     fn wait(&self, mut state: MutexGuard<'_, State>, wait: Wait) -> Result<Option<u64>> {
         let deadline = match wait {
             Wait::No => {
-                let text = format!("all {} streams are borrowed; wait, let the pool grow, or return one", state.made);
+                let text = format!("all streams ({}) are borrowed; wait, let the pool grow, or return one", state.made);
                 return Err(Error::new(Status::OutOfMemory, text));
             }
             Wait::For(time) => Instant::now().checked_add(time),
@@ -139,7 +139,8 @@ impl Shared {
                 }
                 Some(_) => {
                     state.waiting.retain(|w| w.0 != number);
-                    let text = format!("all {} streams stayed borrowed; wait longer, or let the pool grow", state.made);
+                    let text =
+                        format!("all streams ({}) stayed borrowed; wait longer, or let the pool grow", state.made);
                     return Err(Error::new(Status::TimedOut, text));
                 }
             };

@@ -130,15 +130,15 @@ fn unbalanced_doubled_and_foreign_exits_are_refused_and_change_nothing() {
         assert!(e.message.contains(says), "{}", e.message);
         assert_eq!(live(&ctx), (1, 1000));
     };
-    refused(ctx.arena_exit(&outer, &[]), "not this thread's innermost");
+    refused(ctx.arena_exit(&outer, &[]), "not this thread's current arena");
     std::thread::scope(|scope| {
         scope.spawn(|| refused(ctx.arena_exit(&inner, &[]), "not attached")).join().unwrap();
         // Attached on a second thread: nobody can exit it until that one detaches.
         scope
             .spawn(|| {
                 ctx.arena_attach(&inner).unwrap();
-                refused(ctx.arena_exit(&inner, &[]), "1 more threads");
-                refused(ctx.arena_abort(&inner), "1 other threads");
+                refused(ctx.arena_exit(&inner, &[]), "other threads (1) are attached");
+                refused(ctx.arena_abort(&inner), "other threads (1) are attached");
                 // The thread ends without detaching, which detaches it.
             })
             .join()

@@ -59,7 +59,8 @@ fn a_late_use_is_found_and_named() {
     for (&(p, n), &id) in all.iter().zip(&ids) {
         let tag = if n == 100 { ", tag 9" } else { "" };
         let want = format!(
-            "was reclaimed by arena_exit at depth 1 (arena {} \"step\", allocation {id} of {n} bytes{tag})",
+            "was reclaimed by arena_exit at depth 1 (arena {} \"step\", allocation {id} of {n} bytes{tag}); keep it at the \
+             exit, or gpumem_arena_escape it before",
             inner.id()
         );
         assert_eq!(stale(ctx.check(p, "add", "lhs")), format!("use-after-arena-free: add lhs {want}"));

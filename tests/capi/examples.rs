@@ -129,7 +129,7 @@ fn tells_of_both_sides(said: &str) {
     for race in races {
         assert!(race.contains("\"fill\" of [0x") && race.contains("\"copy\" of [0x"), "{race}");
         assert!(
-            race.matches("(stream 0x").count() == 2 && race.contains("neither is ordered before the other"),
+            race.matches(" of stream 0x").count() == 2 && race.contains("neither is ordered before the other"),
             "{race}"
         );
     }

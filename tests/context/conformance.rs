@@ -377,7 +377,7 @@ fn outermost_keep_is_ordinary() {
 fn exit_in_wrong_order() {
     behaviour(|r| {
         let (outer, inner) = (r.enter(), r.enter());
-        refused(r.ctx.arena_exit(&outer, &[]), Status::Invalid, "innermost");
+        refused(r.ctx.arena_exit(&outer, &[]), Status::Invalid, "current arena");
         assert_eq!((r.leave(&inner, &[]).depth, r.leave(&outer, &[]).depth), (1, 0));
     });
 }
@@ -447,8 +447,8 @@ fn exit_refused_while_attached() {
                 r.ctx.arena_detach(&arena).unwrap();
             });
             turn.wait();
-            refused(r.ctx.arena_exit(&arena, &[]), Status::Invalid, "1 more threads");
-            refused(r.ctx.arena_abort(&arena), Status::Invalid, "1 other threads");
+            refused(r.ctx.arena_exit(&arena, &[]), Status::Invalid, "other threads (1) are attached");
+            refused(r.ctx.arena_abort(&arena), Status::Invalid, "other threads (1) are attached");
             turn.wait();
         });
         r.leave(&arena, &[]);

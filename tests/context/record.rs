@@ -94,6 +94,18 @@ fn nothing_is_recorded_beside_a_directory() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+/// Nor beside a device or a socket, such as /dev/null.
+#[test]
+fn nothing_is_recorded_beside_what_is_no_file() {
+    let cx = context();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let e = cx.record_start(&path, None).unwrap_err();
+    assert!(e.status == Status::Io && e.message.contains("it is no regular file"), "{e}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 /// As on a full disk: what the file has and what it lacks is all that happened.
 #[test]
 fn a_file_that_takes_no_more_has_the_events_that_are_said() {

@@ -134,6 +134,9 @@ fn bad_requests_say_what_was_asked_what_there_is_and_what_to_do() {
     says(limited.reserve(Request::exact(GPU, 1001)), Status::OutOfMemory, &["the capacity is 1000 B at most"]);
     says(limited.draw(&space, None, 901, STREAM), Status::OutOfMemory, &["900 B of 900 B", "or raise the limit"]);
     says(limited.draw(&space, None, 1001, STREAM), Status::OutOfMemory, &["capacity is 1000 B, so ask for less"]);
+    let disk = limited.add_space(SpaceId::new(Tier::Disk, 0), &SpaceOptions::new(1000)).unwrap();
+    let larger = &["capacity is 1000 B, so raise its size in GPUMEM_DISK, or add a disk"];
+    says(limited.draw(&disk, None, 1001, STREAM), Status::OutOfMemory, larger);
     says(forever(Request::exact(GPU, u64::MAX)), Status::OutOfMemory, &["TiB"]);
     // Two sizes that look alike are told apart.
     let large = manager(&[(GPU, 8 << 20)]);

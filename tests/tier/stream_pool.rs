@@ -78,7 +78,7 @@ fn streams_are_made_when_needed_lent_to_one_and_lent_again() {
     assert_eq!((different.len(), numbers.alive(), counts(&p)), (16, 16, [16, 0, 16, 0]));
     let e = p.borrow(NO).err().unwrap();
     assert_eq!(e.status, Status::OutOfMemory);
-    assert!(e.message.contains("all 16 streams are borrowed"), "{e}");
+    assert!(e.message.contains("all streams (16) are borrowed"), "{e}");
     let short = Exhausted::Wait(Wait::For(Duration::from_millis(2)));
     assert_eq!((status(p.borrow(short)), counts(&p)), (Some(Status::TimedOut), [16, 0, 16, 0]));
     let more = p.borrow(Exhausted::Grow).unwrap();

@@ -163,6 +163,33 @@ def test_a_wait_of_more_than_all_time_has_no_end():
     assert [_reserve.milliseconds(t) for t in (0.5, 1e30, None, float("inf"))] == [500, *[_declarations.WAIT_FOREVER] * 3]
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_what_is_no_time_is_refused(seconds):
+    with pytest.raises(ValueError, match=f"a timeout of {seconds} seconds"):
+        gpumem.reserve(1, timeout=seconds)
+    with pytest.raises(ValueError, match=f"a time limit of {seconds} seconds"):
+        two_values().solve(time_limit=seconds)
+
+
+def test_a_nul_is_refused_and_cuts_no_text(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    path = f"{victim}\0.json"
+    for call in (gpumem.snapshot, gpumem.record_start, gpumem.add_disk):
+        for given in (path, os.fsencode(path)):
+            with pytest.raises(ValueError, match="path .* has a NUL character"):
+                call(given)
+    assert [p.name for p in tmp_path.iterdir()] == ["victim"] and victim.read_text() == "as it was"
+    b = gpumem.Buffer(9)
+    for call in (lambda: gpumem.arena("a\0b").enter(), lambda: gpumem.Plan().buffer(9, 0, 3, name="a\0b"),
+                 lambda: two_values().op([], [], "a\0b"), lambda: gpumem.Plan().arena(name="a\0b")):
+        with pytest.raises(ValueError, match="name 'a.*b' has a NUL character"):
+            call()
+    for call in (b.check, lambda operation: gpumem.check(b, operation)):
+        with pytest.raises(ValueError, match="operation 'a.*b' has a NUL character"):
+            call("a\0b")
+
+
 def test_streams_of_others():
     class Torch:
         cuda_stream = 16
@@ -197,8 +224,8 @@ def test_what_is_no_argument_is_named():
     for call, kind, words in [
         (lambda: gpumem.malloc(-1), ValueError, "size -1 is out of range: it may be 0 to"),
         (lambda: gpumem.malloc(1.5), TypeError, "size 1.5 is no whole number"),
-        (lambda: gpumem.Buffer.of([1, 2, 3]), TypeError, "a list is no host memory"),
-        (lambda: gpumem.Buffer(8).copy_to([1]), TypeError, "a list is no host memory"),
+        (lambda: gpumem.Buffer.of([1, 2, 3]), TypeError, "^list is no host memory"),
+        (lambda: gpumem.Buffer(8).copy_to([1]), TypeError, "^list is no host memory"),
         (lambda: gpumem.plan([1, 2]), ValueError, "not 1"),
         (lambda: gpumem.sleep("nosuch"), gpumem.Invalid, "the tag 'nosuch'"),
         (lambda: gpumem.wake(12345), gpumem.Invalid, "the tag 12345"),
@@ -408,7 +435,7 @@ def test_owners_are_not_copied(copied):
     # The end of the copy would take it from the original.
     with gpumem.Buffer(10) as b, gpumem.Stream() as s, gpumem.reserve(MIB) as r, gpumem.arena("step") as a:
         for owner in (b, s, r, a, gpumem.Plan(), gpumem.capture(s)):
-            with pytest.raises(TypeError, match=f"a {type(owner).__name__} owns"):
+            with pytest.raises(TypeError, match=f"this {type(owner).__name__} owns"):
                 copied(owner)
         gc.collect()
         assert b.live and gpumem.synchronize(s) is None

@@ -43,7 +43,7 @@ pub struct Args {
     /// Prints one JSON object on stdout instead of tables.
     #[arg(long)]
     json: bool,
-    /// Also draws the first figure of each case as bars, to this file.
+    /// Also draws the first figure of each case as bars, to this file; - writes to standard output.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Allocations per case, instead of each workload's own number.

@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The most bytes of the arena, or of each if there are several: a number, optionally with K,
-    /// M, G or T (powers of 1024).
+    /// M, G or T (powers of 1024). 0 is no bytes at all; without the option there is no limit.
     #[arg(long, value_name = "N", value_parser = capacity)]
     capacity: Option<u64>,
     /// Seconds to search, instead of a fixed number of steps. The result may then differ from run
@@ -75,7 +75,7 @@ fn capacity(text: &str) -> Result<u64, String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&s: &f64| s > 0.0);
     let duration = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-    duration.ok_or_else(|| format!("{text:?} is not a time; write seconds above 0, such as 10 or 0.5"))
+    duration.ok_or_else(|| format!("{text:?} is not a time; write seconds above 0 and below 2^64, such as 10 or 0.5"))
 }
 
 /// Runs the command; `Ok(false)` when no layout was found.

@@ -48,7 +48,14 @@ fn what_is_wrong_is_said_and_gives_exit_code_1() {
     let out = run(gpumem().env("GPUMEM_REUSE", "sometimes").args(["doctor", "--backend", "host"]));
     assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
     let text = stdout(&out);
-    assert!(text.contains("Problems") && text.contains("GPUMEM_REUSE") && text.contains("sometimes"), "{text}");
+    assert!(text.contains("Problems") && text.contains("GPUMEM_REUSE=\"sometimes\" is not understood"), "{text}");
+    // The settings are shown all the same.
+    let row = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap_or_default().to_string();
+    assert!(row("GPUMEM_REUSE").ends_with("\"sometimes\" (from GPUMEM_REUSE, not understood)"), "{text}");
+    assert!(
+        row("GPUMEM_LIMIT").ends_with("(default)") && row("GPUMEM_BACKEND").ends_with("(from --backend)"),
+        "{text}"
+    );
     // A limit below what the self-test allocates.
     let out = run(gpumem().env("GPUMEM_LIMIT", "4M").args(["doctor", "--backend", "host", "--json"]));
     assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));

@@ -217,7 +217,7 @@ fn wrong_usage() {
     refused(&plan(&good, &["--capacity", "lots"]), &["--capacity", "lots", "512M"]);
     refused(&plan(&good, &["--capacity", "-1"]), &["-1"]);
     for time in ["0", "-1", "nan", "soon", "inf", "1e300"] {
-        refused(&plan(&good, &[&format!("--time-limit={time}")]), &["--time-limit", time]);
+        refused(&plan(&good, &[&format!("--time-limit={time}")]), &["--time-limit", time, "above 0 and below 2^64"]);
     }
     refused(&plan(&good, &["--threads", "0"]), &["--threads", "0"]);
     refused(&plan(&good, &["--fast", "--time-limit", "1"]), &["--fast", "--time-limit"]);

@@ -46,6 +46,9 @@ fn a_file_that_is_no_library_is_not_preloaded() {
     let out = gpumem(&file, &["--", "echo", "it ran"]);
     assert_eq!((out.status.code(), text(&out.stdout)), (Some(2), ""));
     assert!(text(&out.stderr).contains("notes.txt is not a shared library"), "{}", text(&out.stderr));
+    let out = gpumem(Path::new("/no/such/library.so"), &["--", "echo", "it ran"]);
+    assert_eq!((out.status.code(), text(&out.stdout)), (Some(2), ""));
+    assert!(text(&out.stderr).contains("--library \"/no/such/library.so\": No such file"), "{}", text(&out.stderr));
 }
 
 #[test]

@@ -19,8 +19,8 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 /// ptr is the start of a live allocation made with GPUMEM_MALLOC_EXPORTABLE. out receives the
 /// descriptor, which the caller owns and closes; it keeps the memory alive, as every import does.
 /// It is closed by exec.
-/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL or the allocation is not exportable,
-/// GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
+/// Errors: GPUMEM_ERROR_INVALID when ptr or out is NULL, or the allocation is of 0 bytes or not
+/// exportable; GPUMEM_ERROR_UNKNOWN_POINTER, GPUMEM_ERROR_DOUBLE_FREE when it was freed,
 /// GPUMEM_ERROR_UNSUPPORTED (with GPUMEM_POOL=off), GPUMEM_ERROR_DRIVER.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_export_fd(ptr: *const c_void, out: *mut c_int) -> gpumem_status {

@@ -71,10 +71,10 @@ extensible!(gpumem_arena_debug_stats, 56, 2 * 4 + 6 * 8);
 /// not kept.
 /// Errors: GPUMEM_ERROR_USE_AFTER_FREE when ptr is in memory that the end of an arena has freed and
 /// that has not been handed out since: "use-after-arena-free: add lhs was reclaimed by arena_exit
-/// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes)", where the outermost arena has depth
-/// 0. The text also goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off), and with "abort" the
-/// process ends there. Always GPUMEM_OK without "check". Memory that was freed otherwise, or that
-/// has been handed out again, is not found: gpumem_check_id finds that.
+/// at depth 0 (arena 7 "step", allocation 123 of 4096 bytes); ...", where the outermost arena has
+/// depth 0. The text also goes to stderr (rate-limited; GPUMEM_LOG=0 turns it off), and with
+/// "abort" the process ends there. Always GPUMEM_OK without "check". Memory that was freed
+/// otherwise, or that has been handed out again, is not found: gpumem_check_id finds that.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_check(ptr: *const c_void, op: *const c_char, operand: *const c_char) -> gpumem_status {
     guard_hit(nothing_to_check, || {

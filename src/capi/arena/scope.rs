@@ -323,7 +323,7 @@ pub unsafe extern "C" fn gpumem_arena_stats_get(arena: gpumem_arena, out: *mut g
 /// gpumem_stats.late_frees counts it. Frees in the order of the stream it was allocated on, as
 /// gpumem_free does. It works for memory outside of arenas too.
 /// Errors: GPUMEM_ERROR_INVALID when id is 0, GPUMEM_ERROR_UNKNOWN_POINTER for an address that
-/// gpumem never gave.
+/// gpumem never gave; with GPUMEM_POOL=off such an address counts as one whose allocation is gone.
 #[no_mangle]
 pub extern "C" fn gpumem_free_id(ptr: *mut c_void, id: u64) -> gpumem_status {
     guard(|| free_id(ptr, id, None))

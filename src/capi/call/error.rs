@@ -2,7 +2,8 @@
 //!
 //! A function that can fail returns a gpumem_status. Where its type leaves no room for one, it
 //! returns NULL or 0, and gpumem_last_status has the status. Each thread keeps the text of its last
-//! failure: what was asked, what there was, and what to do next. Success does not clear it.
+//! failure: what was asked, what there was, and, where that is not plain, what to do next. Success
+//! does not clear it.
 
 use super::last_error;
 use crate::base::Status;

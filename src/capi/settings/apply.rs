@@ -16,8 +16,8 @@ type Said = Option<(&'static str, String)>;
 /// How one setting is said in the structure.
 struct Fields {
     variable: &'static str,
-    /// The constants that the field takes, if it takes some.
-    constants: &'static str,
+    /// What the fields take, where that is said otherwise than for the variable.
+    takes: &'static str,
     /// What the fields say; `None` when they are 0. `Invalid` when they contradict each other.
     said: fn(&gpumem_context_options, &Config) -> Result<Said>,
     /// Enters the value in force.
@@ -51,7 +51,7 @@ macro_rules! word {
     ($variable:literal, $field:ident, $constants:literal, $words:expr) => {
         Fields {
             variable: $variable,
-            constants: $constants,
+            takes: concat!("one of ", $constants),
             said: |o, _| Ok((o.$field != 0).then(|| (stringify!($field), word(o.$field, &$words)))),
             put: |c, o| o.$field = constant($variable, c, &$words),
         }
@@ -63,7 +63,7 @@ macro_rules! number {
     ($variable:literal, $field:ident, $value:expr) => {
         Fields {
             variable: $variable,
-            constants: "",
+            takes: "",
             said: |o, _| Ok((o.$field != 0).then(|| (stringify!($field), o.$field.to_string()))),
             put: |c, o| o.$field = $value(c),
         }
@@ -75,7 +75,7 @@ macro_rules! share {
     ($variable:literal, $bytes:ident, $percent:ident, $amount:expr) => {
         Fields {
             variable: $variable,
-            constants: "",
+            takes: "bytes, or percent from 1 to 100",
             said: |o, _| share((stringify!($bytes), o.$bytes), (stringify!($percent), o.$percent)),
             put: |c, o| (o.$bytes, o.$percent) = $amount(c),
         }
@@ -85,7 +85,7 @@ macro_rules! share {
 /// A field that is a string: it is the caller's, see [`apply`]; the text in force has to be kept
 /// somewhere, see `gpumem_settings_get`.
 const fn by_text(variable: &'static str) -> Fields {
-    Fields { variable, constants: "", said: |_, _| Ok(None), put: |_, _| {} }
+    Fields { variable, takes: "", said: |_, _| Ok(None), put: |_, _| {} }
 }
 
 const FIELDS: &[Fields] = &[
@@ -99,7 +99,7 @@ const FIELDS: &[Fields] = &[
     word!("GPUMEM_REUSE", reuse, "GPUMEM_REUSE_*", REUSES),
     Fields {
         variable: "GPUMEM_SLACK",
-        constants: "GPUMEM_SLACK_*, or percent from 1 to 100",
+        takes: "one of GPUMEM_SLACK_*, or percent from 1 to 100",
         said: |o, _| {
             Ok((o.slack != 0).then(|| {
                 let text = match o.slack {
@@ -121,14 +121,14 @@ const FIELDS: &[Fields] = &[
     number!("GPUMEM_TRIM_THRESHOLD", trim_threshold, |c: &Config| c.trim_threshold),
     Fields {
         variable: "GPUMEM_TRIM_INTERVAL",
-        constants: "",
+        takes: "",
         said: |o, _| Ok((o.trim_interval_ms != 0).then(|| ("trim_interval_ms", format!("{}ms", o.trim_interval_ms)))),
         put: |c, o| o.trim_interval_ms = u64::try_from(c.trim_interval.as_millis()).unwrap_or(u64::MAX),
     },
     word!("GPUMEM_STREAM_CHECK", stream_check, "GPUMEM_STREAM_CHECK_*", CHECKS),
     Fields {
         variable: "GPUMEM_ARENA_DEBUG",
-        constants: "GPUMEM_ARENA_DEBUG_*, or-ed together",
+        takes: "GPUMEM_ARENA_DEBUG_*, or-ed together, but not both _POISON and _UNMAP, nor _OFF and another",
         said: |o, _| Ok((o.arena_debug != 0).then(|| ("arena_debug", arena_debug(o.arena_debug)))),
         put: |c, o| {
             let mode = c.arena_debug;
@@ -142,12 +142,12 @@ const FIELDS: &[Fields] = &[
     },
     number!("GPUMEM_ARENA_QUARANTINE", arena_quarantine, Config::quarantine),
     word!("GPUMEM_CAPTURE", capture_detection, "GPUMEM_CAPTURE_DETECTION_*", CAPTURES),
-    number!("GPUMEM_PAGE_SIZE", page_size, |c: &Config| c.page_size),
+    Fields { takes: "a power of two up to 1G", ..number!("GPUMEM_PAGE_SIZE", page_size, |c: &Config| c.page_size) },
     number!("GPUMEM_VA_SIZE", va_size, |c: &Config| c.va_size),
     word!("GPUMEM_TIERS", tiers, "GPUMEM_TIERS_*", SWITCHES),
     Fields {
         variable: "GPUMEM_PINNED_BLOCKS",
-        constants: "",
+        takes: "",
         said: pinned_blocks,
         put: |c, o| {
             let PinnedBlocks { block_bytes, blocks, chunks } = c.pinned_blocks;
@@ -160,7 +160,7 @@ const FIELDS: &[Fields] = &[
     by_text("GPUMEM_DISK"),
     Fields {
         variable: "GPUMEM_DOWNGRADE",
-        constants: "",
+        takes: "",
         said: |o, _| {
             let said = o.downgrade_trigger != 0.0 || o.downgrade_stop != 0.0;
             let text = || format!("{},{}", o.downgrade_trigger, o.downgrade_stop);
@@ -171,7 +171,7 @@ const FIELDS: &[Fields] = &[
     word!("GPUMEM_MOVER", mover, "GPUMEM_MOVER_*", SWITCHES),
     Fields {
         variable: "GPUMEM_LOG",
-        constants: "GPUMEM_LOG_*",
+        takes: "one of GPUMEM_LOG_*",
         said: |o, _| {
             let text = |log| if log == GPUMEM_LOG_NOTHING { "0".into() } else { i32::to_string(&log) };
             Ok((o.log != 0).then(|| ("log", text(o.log))))
@@ -181,7 +181,7 @@ const FIELDS: &[Fields] = &[
     by_text("GPUMEM_RECORD"),
     Fields {
         variable: "GPUMEM_RECORD_STACKS",
-        constants: "",
+        takes: "a number from 1 to 256, or GPUMEM_RECORD_STACKS_NONE",
         said: |o, _| {
             let text = |n| if n == GPUMEM_RECORD_STACKS_NONE { "0".into() } else { u32::to_string(&n) };
             Ok((o.record_stacks != 0).then(|| ("record_stacks", text(o.record_stacks))))
@@ -190,7 +190,7 @@ const FIELDS: &[Fields] = &[
     },
     Fields {
         variable: "GPUMEM_SNAPSHOT_ON",
-        constants: "GPUMEM_SNAPSHOT_ON_*, or-ed together",
+        takes: "GPUMEM_SNAPSHOT_ON_*, or-ed together, but not _NOTHING and another",
         said: |o, _| Ok((o.snapshot_on != 0).then(|| ("snapshot_on", snapshot_on(o.snapshot_on)))),
         put: |c, o| {
             let flag = |on, flag| if on { flag } else { 0 };
@@ -203,7 +203,7 @@ const FIELDS: &[Fields] = &[
     by_text("GPUMEM_SNAPSHOT"),
     Fields {
         variable: "GPUMEM_SNAPSHOT_EVENTS",
-        constants: "",
+        takes: "a number from 1 to 65536, or GPUMEM_SNAPSHOT_EVENTS_NONE",
         said: |o, _| {
             let text = |n| if n == GPUMEM_SNAPSHOT_EVENTS_NONE { "0".into() } else { u32::to_string(&n) };
             Ok((o.snapshot_events != 0).then(|| ("snapshot_events", text(o.snapshot_events))))
@@ -230,7 +230,7 @@ pub(in crate::capi) unsafe fn apply(o: &gpumem_context_options, config: &mut Con
     }
     for fields in FIELDS {
         let said = (fields.said)(o, config)?;
-        set(fields, said, config)?;
+        set(fields, said, "0", config)?;
     }
     let texts = [
         ("GPUMEM_DISK", o.disk, "gpumem_context_options.disk"),
@@ -242,24 +242,23 @@ pub(in crate::capi) unsafe fn apply(o: &gpumem_context_options, config: &mut Con
         let text = unsafe { name(text, parameter) }?;
         let field = parameter.rsplit('.').next().unwrap_or(parameter);
         match FIELDS.iter().find(|fields| fields.variable == variable) {
-            Some(fields) => set(fields, text.map(|text| (field, text.to_string())), config)?,
+            Some(fields) => set(fields, text.map(|text| (field, text.to_string())), "NULL", config)?,
             None => return Err(Error::internal(format!("{field} is no setting"))),
         }
     }
     Ok(())
 }
 
-fn set(fields: &Fields, said: Said, config: &mut Config) -> Result<()> {
+/// Sets what was said. `unsaid` is the field's value where nothing is.
+fn set(fields: &Fields, said: Said, unsaid: &str, config: &mut Config) -> Result<()> {
     let Some((field, text)) = said else { return Ok(()) };
-    let Fields { variable, constants, .. } = *fields;
+    let Fields { variable, takes, .. } = *fields;
     let setting = settings::find(variable).ok_or_else(|| Error::internal(format!("{variable} is no setting")))?;
     setting.set(config, &text).ok_or_else(|| {
-        let accepted = match constants {
-            "" => setting.accepted.to_string(),
-            constants => format!("one of {constants} ({})", setting.accepted),
-        };
+        let takes = if takes.is_empty() { setting.accepted } else { takes };
+        let text = if text.is_empty() { "empty" } else { &text };
         Error::invalid(format!(
-            "gpumem_context_options.{field} is {text}; as {variable} it is {accepted}; or 0 to leave it as it is"
+            "gpumem_context_options.{field} is {text}; set {takes}; or {unsaid}, which leaves it as {variable} has it"
         ))
     })
 }
@@ -548,6 +547,33 @@ mod tests {
             assert_eq!(e.status, Status::Invalid);
             assert!(e.message.contains(field), "{field}: {}", e.message);
         }
+    }
+
+    /// What an error says is what the field takes, which is not always what the variable does.
+    #[test]
+    fn an_error_says_what_the_field_takes() {
+        type Case = (fn(&mut gpumem_context_options), &'static str);
+        let cases: [Case; 5] = [
+            (
+                |o| o.record_stacks = 300,
+                "record_stacks is 300; set a number from 1 to 256, or GPUMEM_RECORD_STACKS_NONE; or 0, which leaves it as \
+                 GPUMEM_RECORD_STACKS has it",
+            ),
+            (|o| o.limit_percent = 101, "limit_percent is 101%; set bytes, or percent from 1 to 100; or 0,"),
+            (|o| o.page_size = 3, "page_size is 3; set a power of two up to 1G; or 0,"),
+            (|o| o.log = 3, "log is 3; set one of GPUMEM_LOG_*; or 0,"),
+            (|o| o.disk = c"".as_ptr(), "disk is empty; set directories that begin with /,"),
+        ];
+        for (set, says) in cases {
+            let mut o = zero();
+            set(&mut o);
+            let e = apply(&o, &mut Config::default()).unwrap_err();
+            assert!(e.message.contains(says), "{says}: {}", e.message);
+        }
+        let mut o = zero();
+        o.disk = c"scratch".as_ptr();
+        let e = apply(&o, &mut Config::default()).unwrap_err();
+        assert!(e.message.ends_with("; or NULL, which leaves it as GPUMEM_DISK has it"), "{}", e.message);
     }
 
     /// The settings' table names every field, and there is a line here for every setting.

@@ -39,7 +39,7 @@ impl fmt::Display for OpInfo {
             write!(f, " of {}", span(at))?;
         }
         let (handle, dev) = self.named;
-        write!(f, " (stream {handle} of device {dev}, operation {} of stream {})", self.seq, self.stream)
+        write!(f, " (operation {} of stream {handle} of device {dev})", self.seq)
     }
 }
 

@@ -216,9 +216,12 @@ impl Pool {
     /// A file descriptor for an exportable allocation.
     pub fn export_fd(&self, ptr: u64) -> Result<OwnedFd> {
         // A statement of its own, so that the lock is released: `info` takes the core's lock too.
-        let found = self.core.lock().dedicated.get(&ptr).map(|d| (d.info.flags.has(AllocFlags::EXPORTABLE), d.handle));
+        let found = self.core.lock().dedicated.get(&ptr).map(|d| (d.info, d.handle));
         match found {
-            Some((true, Some(handle))) => self.driver.phys_export(handle),
+            Some((info, Some(handle))) if info.flags.has(AllocFlags::EXPORTABLE) => match info.requested {
+                0 => Err(Error::invalid(format!("{ptr:#x} is an allocation of 0 bytes; there is nothing to export"))),
+                _ => self.driver.phys_export(handle),
+            },
             Some(_) => Err(Error::invalid(format!("{ptr:#x} was not allocated with the EXPORTABLE flag"))),
             None => {
                 let AllocInfo { base, requested, .. } = self.info(ptr)?;

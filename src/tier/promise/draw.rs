@@ -12,7 +12,7 @@ use super::hub::Hub;
 use super::lack::{Counting, Lack, Refused};
 use super::overdraw::{take, Parts};
 use super::policy::OutOfMemoryPolicy;
-use super::space::{Space, MAX_BYTES};
+use super::space::{Space, Tier, MAX_BYTES};
 use super::usage::Usage;
 use crate::base::sync::lock;
 use crate::base::{size::exact, Error, Result, Status};
@@ -33,7 +33,9 @@ fn outside(bytes: u64) -> Parts {
 
 fn no_room(space: &Space, bytes: u64) -> Refused {
     let (limit, capacity) = (space.limit(), space.capacity());
-    let advice = if bytes > capacity {
+    let advice = if bytes > capacity && space.id.tier == Tier::Disk {
+        format!("the capacity is {}, so raise its size in GPUMEM_DISK, or add a disk", exact(capacity))
+    } else if bytes > capacity {
         format!("the capacity is {}, so ask for less", exact(capacity))
     } else if limit < capacity {
         "free or release something, or raise the limit (gpumem_space_limit_set)".to_string()

@@ -27,10 +27,13 @@ fn a_race_report_tells_the_whole_story() {
     let r = d.take_reports().pop().unwrap();
     let mut parties: Vec<_> = r.labels.iter().cloned().zip(r.streams.clone()).collect();
     parties.sort();
-    let (a, b) = (d.stream_id(D, a).unwrap(), d.stream_id(D, b).unwrap());
-    assert_eq!(parties, [("consumer".to_string(), b), ("producer".to_string(), a)]);
+    let ids = (d.stream_id(D, a).unwrap(), d.stream_id(D, b).unwrap());
+    assert_eq!(parties, [("consumer".to_string(), ids.1), ("producer".to_string(), ids.0)]);
     assert_eq!(r.range, va + 4000..va + 4096);
     assert!(r.text.contains("producer") && r.text.contains("consumer"), "{r}");
+    for stream in [a, b] {
+        assert!(r.text.contains(&format!("(operation 1 of stream {stream} of device 0)")), "{r}");
+    }
 }
 
 #[test]

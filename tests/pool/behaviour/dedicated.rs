@@ -54,6 +54,11 @@ fn exported_memory_shows_the_same_bytes_where_it_is_imported() {
         assert!(e.status == Status::Invalid && e.message.contains("EXPORTABLE"), "{e}");
         here.free(p, s);
     }
+    // An importer has to name a size, and there is no memory of 0 bytes.
+    let empty = here.malloc_with(0, s, AllocFlags::EXPORTABLE);
+    let e = here.pool.export_fd(empty).unwrap_err();
+    assert!(e.status == Status::Invalid && e.message.contains("0 bytes; there is nothing to export"), "{e}");
+    here.free(empty, s);
     here.close();
 }
 

@@ -194,6 +194,8 @@ fn a_stray_free_before_the_first_allocation_counts() {
     assert_eq!(ctx.free(0x1234_0000).unwrap_err().status, Status::UnknownPointer);
     let unknown = |d| ctx.stats(DeviceId(d)).unwrap().unknown_pointers;
     assert_eq!([unknown(0), unknown(1)], [1, 0]);
+    assert_eq!(ctx.free_id(0x1234_0000, 3, None).unwrap_err().status, Status::UnknownPointer);
+    assert_eq!([unknown(0), unknown(1)], [2, 0]);
 }
 
 /// The driver's own allocator has no memory of these kinds: they are refused, not given as plain

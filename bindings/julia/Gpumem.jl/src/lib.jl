@@ -4,7 +4,7 @@
     GpumemError(status, text)
 
 An error from the library. `status` is its number (`GPUMEM_ERROR_*`); `text` says what was asked,
-what there was, and what to do next. Compare statuses, not texts. `Gpumem.status_name(status)`
+what there was, and, where that is not plain, what to do next. Compare statuses, not texts. `Gpumem.status_name(status)`
 returns the name.
 """
 struct GpumemError <: Exception

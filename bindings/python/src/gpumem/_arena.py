@@ -122,7 +122,7 @@ class Arena:
             raise Invalid(f"arena {self.name!r} is open already" if self.open else
                           f"arena {self.name!r} has ended; make another one with gpumem.arena()")
         out = ctypes.c_void_p()
-        ok(C.gpumem_arena_enter_named(self.name.encode() or None, ctypes.byref(out)))
+        ok(C.gpumem_arena_enter_named(_values.name(self.name) or None, ctypes.byref(out)))
         self.handle = out.value
         return self
 
@@ -284,4 +284,4 @@ def promote(ptr: Address) -> None:
 def check(ptr: Address, operation: str = "use", operand: str = "pointer") -> None:
     """With GPUMEM_ARENA_DEBUG=check, raises `UseAfterFree` if an arena has freed the memory at an
     address."""
-    ok(C.gpumem_check(_values.address(ptr), operation.encode(), operand.encode()))
+    ok(C.gpumem_check(_values.address(ptr), _values.c_string(operation, "operation"), _values.c_string(operand, "operand")))

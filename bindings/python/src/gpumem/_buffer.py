@@ -118,7 +118,7 @@ def _memory(data):
     try:
         return memoryview(data)
     except TypeError:
-        raise TypeError(f"a {type(data).__name__} is no host memory; pass bytes, a bytearray, an array.array, or an array of "
+        raise TypeError(f"{type(data).__name__} is no host memory; pass bytes, a bytearray, an array.array, or an array of "
                         "NumPy's") from None
 
 
@@ -271,7 +271,7 @@ class Buffer:
     def check(self, operation: str = "use", operand: str = "buffer") -> None:
         """Raises `UseAfterFree` unless the buffer may be used. With GPUMEM_ARENA_DEBUG=check the
         text names the arena that freed it."""
-        ok(C.gpumem_check_id(self.ptr, self.id, operation.encode(), operand.encode()))
+        ok(C.gpumem_check_id(self.ptr, self.id, _values.c_string(operation, "operation"), _values.c_string(operand, "operand")))
         if not self.live:
             raise UseAfterFree(f"{operation} {operand} is no longer allocated: it was freed, or the arena of its allocation has ended "
                                "without keeping it (GPUMEM_ARENA_DEBUG=check names the arena)")

@@ -10,7 +10,7 @@ from ._library import C
 
 class Error(RuntimeError):
     """An error from libgpumem. `status` is its number. The text says what was asked, what there
-    was, and what to do next."""
+    was, and, where that is not plain, what to do next."""
 
     status: int | None = None
 

@@ -151,5 +151,5 @@ def add_disk(path: str | os.PathLike[str], limit: Size = 0) -> tuple[str, int]:
     """Adds a directory that memory can be moved to. `limit` is the most bytes of its files; 0 means
     as many as there is room for. Returns its space, such as ("disk", 0)."""
     out = d.gpumem_space()
-    ok(C.gpumem_space_disk_add(os.fsencode(path), _values.size(limit), ctypes.byref(out)))
+    ok(C.gpumem_space_disk_add(_values.path(path), _values.size(limit), ctypes.byref(out)))
     return TIER_NAMES[out.tier], out.id

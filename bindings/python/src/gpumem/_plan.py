@@ -12,6 +12,7 @@ from . import _values
 from ._buffer import Buffer, taken
 from ._errors import OutOfMemory, error, ok
 from ._library import C, initialised
+from ._reserve import milliseconds
 from ._stats import filled_text
 from ._types import Size, StreamLike
 
@@ -73,7 +74,7 @@ class Plan:
         number = _values.number
         o.bytes, o.lower, o.upper, o.kind = _values.size(nbytes), number(lower, "lower"), number(upper, "upper"), KINDS[kind]
         o.alignment, o.guard = number(alignment, "alignment"), number(guard, "guard")
-        o.name = None if name is None else str(name).encode()
+        o.name = _values.name(name)
         if offset is not None or prefer is not None:
             o.place = d.PLAN_FIXED if offset is not None else d.PLAN_PREFERRED
             o.offset = number(offset if offset is not None else prefer, "offset")
@@ -115,8 +116,7 @@ class Plan:
         its number."""
         reads, writes = _ids(inputs, "input"), _ids(outputs, "output")
         out = ctypes.c_uint32()
-        ok(C.gpumem_plan_op_add(self.handle, None if name is None else name.encode(), reads, len(inputs), writes, len(outputs),
-                                ctypes.byref(out)))
+        ok(C.gpumem_plan_op_add(self.handle, _values.name(name), reads, len(inputs), writes, len(outputs), ctypes.byref(out)))
         return out.value
 
     def order(self, ops: Sequence[int]) -> None:
@@ -148,7 +148,7 @@ class Plan:
     def arena(self, capacity: Size = 0, name: str | None = None) -> int:
         """Adds an arena besides arena 0, and returns its number."""
         out = ctypes.c_uint32()
-        ok(C.gpumem_plan_arena_add(self.handle, _values.size(capacity), None if name is None else name.encode(), ctypes.byref(out)))
+        ok(C.gpumem_plan_arena_add(self.handle, _values.size(capacity), _values.name(name), ctypes.byref(out)))
         return out.value
 
     def solve(self, *, effort: str = "normal", time_limit: float | None = None, threads: int = 0, from_last: bool = False) -> Layout:
@@ -160,7 +160,7 @@ class Plan:
             raise ValueError(f"{effort!r} is no effort; they are {', '.join(efforts)}")
         o = initialised(d.gpumem_plan_solve_options)
         o.effort, o.threads, o.flags = efforts[effort], _id(threads, "threads"), d.PLAN_FROM_LAST if from_last else 0
-        o.time_limit_ms = 0 if time_limit is None else max(1, int(1000 * time_limit))
+        o.time_limit_ms = 0 if time_limit is None else max(1, milliseconds(time_limit, "time limit"))
         status = C.gpumem_plan_solve(self.handle, ctypes.byref(o))
         if status:
             raise error(status)

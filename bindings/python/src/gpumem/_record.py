@@ -24,7 +24,7 @@ def record_start(path: str | os.PathLike[str], *, stacks: int = 0) -> None:
     the stacks to record, up to 256. They are native stacks, without Python's functions.
     """
     global _begun
-    ok(C.gpumem_record_start(os.fsencode(path), _values.number(stacks, "stacks", 0, 257)))
+    ok(C.gpumem_record_start(_values.path(path), _values.number(stacks, "stacks", 0, 257)))
     _begun += 1
 
 
@@ -54,4 +54,4 @@ def recording(path: str | os.PathLike[str], *, stacks: int = 0) -> Iterator[None
 def snapshot(path: str | os.PathLike[str]) -> None:
     """Writes the state of all memory now to a file, as JSON, for `gpumem view`. Replaces an
     existing file."""
-    ok(C.gpumem_snapshot(os.fsencode(path)))
+    ok(C.gpumem_snapshot(_values.path(path)))

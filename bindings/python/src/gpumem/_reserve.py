@@ -139,12 +139,12 @@ class Reservation:
         return f"Reservation({_values.human(self.nbytes)})"
 
 
-def milliseconds(timeout):
-    """Converts a timeout in seconds to what the library takes. None or infinity means no limit."""
+def milliseconds(timeout, what="timeout"):
+    """Converts seconds to what the library takes. None or infinity means no limit."""
     if timeout is None or timeout == math.inf:
         return d.WAIT_FOREVER
-    if timeout < 0:
-        raise ValueError(f"a timeout of {timeout} seconds")
+    if not timeout >= 0:
+        raise ValueError(f"a {what} of {timeout} seconds")
     return min(math.ceil(1000 * timeout), d.WAIT_FOREVER)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import numbers
 import operator
+import os
 import re
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -27,7 +28,7 @@ def size(value, what="size"):
 def no_copy(self):
     """`__reduce__` for owners of library objects: a copy or a pickle would be a second owner, and
     its end would take the object from the first."""
-    raise TypeError(f"a {type(self).__name__} owns something of gpumem's in this process, and can be neither copied nor pickled")
+    raise TypeError(f"this {type(self).__name__} owns something of gpumem's in this process, and can be neither copied nor pickled")
 
 
 def number(value, what, least=0, end=1 << 64):
@@ -40,6 +41,24 @@ def number(value, what, least=0, end=1 << 64):
     if not least <= value < end:
         raise ValueError(f"{what} {value} is out of range: it may be {least} to {end - 1}")
     return value
+
+
+def c_string(value, what, encode=str.encode):
+    """The bytes of a text. ctypes would silently cut them at a NUL."""
+    encoded = encode(value)
+    if b"\0" in encoded:
+        raise ValueError(f"{what} {value!r} has a NUL character in it")
+    return encoded
+
+
+def path(value):
+    """The bytes of a path."""
+    return c_string(value, "path", os.fsencode)
+
+
+def name(value):
+    """The bytes of a name; None means no name."""
+    return None if value is None else c_string(str(value), "name")
 
 
 def handle(value):

@@ -127,7 +127,10 @@ impl Pool {
         let mut sources = self.sources(me, anchor.map(|a| a.region), |_| true);
         let mut others = Others::new();
         let mut have = bytes_of(&sources);
-        for other in self.others_with(me.number, self.page).take(want.reach) {
+        // Hundreds of heaps can hold more than their streams use together: then all are looked at.
+        let much = self.mapped_now() / 3 > self.counters.most_live.load(Relaxed) / 2;
+        let reach = if much { usize::MAX } else { want.reach };
+        for other in self.others_with(me.number, self.page).take(reach) {
             if have >= need {
                 break;
             }

@@ -5,6 +5,7 @@ use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::StreamHandle;
 use gpumem::driver::Call;
 use gpumem::pool::PoolOptions;
+use test_support::Rng;
 
 /// How a program waits before it uses another stream.
 #[derive(Clone, Copy, Debug)]
@@ -170,4 +171,30 @@ fn a_sync_asks_for_no_memory() {
     rig.malloc(MIB, s);
     rig.host.begin_capture(s).unwrap();
     assert!(rig.pool.sync_stream(s).is_err());
+}
+
+/// Far more streams than a request looks at, which take turns: each frees what others have
+/// allocated.
+#[test]
+fn hundreds_of_streams_together_keep_to_half_more_than_is_live() {
+    let rig = Rig::new(checked(64 * GIB), PoolOptions::default());
+    let streams = [(); 256].map(|()| rig.stream());
+    let (mut rng, mut live, mut bytes) = (Rng::new(5), Vec::new(), 0);
+    for _ in 0..2000 {
+        let s = streams[rng.below(256) as usize];
+        for _ in 0..10 {
+            let size = rng.below(MIB) << rng.below(7);
+            live.push((rig.malloc(size, s), size));
+            bytes += size;
+        }
+        while bytes > 8 * GIB {
+            let (p, size) = live.swap_remove(rng.below(live.len() as u64) as usize);
+            rig.free(p, s);
+            bytes -= size;
+        }
+    }
+    let mapped = rig.pool.stats().peak_mapped;
+    assert!(mapped <= 13 * GIB, "{} MiB mapped for 8 GiB", mapped / MIB);
+    live.into_iter().for_each(|(p, _)| rig.free(p, streams[0]));
+    rig.close();
 }

@@ -612,3 +612,33 @@ fn a_wait_for_the_device_says_that_captures_are_over() {
         w.rig.close();
     }
 }
+
+/// A heap of captures lends a block to the stream's own work. Freed in the next capture, it is not
+/// that capture's, whose graph may be launched on any stream.
+#[test]
+fn what_a_heap_of_captures_has_lent_is_not_the_next_captures_at_once() {
+    for seed in 1..20 {
+        let rig = Rig::new(late(seed, BYTES), PoolOptions { limit: 4 * MIB, ..PoolOptions::default() });
+        let (s, other) = (rig.stream(), rig.stream());
+        rig.host.begin_capture(s).unwrap();
+        let x = rig.malloc(1000, s);
+        let first = rig.malloc(3 * MIB, s);
+        rig.free(first, s);
+        assert!(rig.host.end_capture(s).unwrap());
+        rig.pool.sync_stream(s).unwrap();
+        rig.sync();
+        let lent = rig.malloc(3 * MIB, s);
+        rig.fill(s, lent, 3 * MIB, 1);
+        rig.host.begin_capture(s).unwrap();
+        let y = rig.malloc(1000, s);
+        rig.free(lent, s);
+        let next = rig.pool.malloc(&request(3 * MIB, s));
+        assert!(rig.host.end_capture(s).unwrap());
+        if let Ok(p) = next {
+            rig.fill(other, p, 3 * MIB, 2);
+        }
+        rig.sync();
+        next.into_iter().chain([x, y]).for_each(|p| rig.pool.free(p, None).unwrap());
+        rig.close();
+    }
+}

@@ -646,3 +646,27 @@ fn what_was_moved_leaves_its_peak_in_each_space() {
         assert!(peak(tier) >= 2 * PAGE, "{tier}");
     }
 }
+
+/// What is free in the pool goes back first, so that no more is moved out than is missing then.
+#[test]
+fn no_more_is_moved_out_than_is_missing_beside_free_memory() {
+    for movable_pages in [10, 30] {
+        let rig = Rig::new(Options { pages: 128, ..Options::default() });
+        let s = rig.stream();
+        let all = movable(&rig, movable_pages, s);
+        rig.ctx.set_limit(D, (30 + movable_pages as u64) * PAGE).unwrap();
+        let manager = rig.ctx.tiers().unwrap().manager();
+        let large = manager.reserve(Reserve::new(Strategy::Space(GPU), Amount::Exact(80 * PAGE))).unwrap();
+        large.attach_thread().unwrap();
+        let plain = |size| rig.ctx.malloc(&Request { size, stream: s, ..Request::default() });
+        let free = plain(20 * PAGE).unwrap();
+        rig.ctx.free_async(free, s).unwrap();
+        let p = plain(34 * PAGE).unwrap();
+        // One page is the pool's own.
+        assert_eq!(resident(&rig, &all), movable_pages - 5);
+        manager.detach_thread(large.in_space()).unwrap();
+        rig.ctx.free_async(p, s).unwrap();
+        large.release().unwrap();
+        close(&rig, &all, s);
+    }
+}

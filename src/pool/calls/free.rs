@@ -111,9 +111,12 @@ impl Pool {
         let tag = match place {
             Place::Block { region } => {
                 let block = st.regions.block(region);
+                // Used before the heap changed hands (see `graph/users.rs`), or lent by a heap of
+                // captures: no capture may use it before the context has passed that.
+                let before = st.private.is_some() && block.stream_id != st.identity;
+                let lent = st.of_captures && st.private.is_none() && block.lane != st.lane;
                 match lane {
-                    // Used before the heap changed hands: see `graph/users.rs`.
-                    Some(_) if st.private.is_some() && block.stream_id != st.identity => self.order.tag(CONTEXT),
+                    Some(lane) if before || (lent && lane == st.lane) => self.order.tag(CONTEXT),
                     Some(lane) => self.order.tag(st.lane_here(lane)),
                     None => self.tag_of(block.lane, block.stream_id),
                 }
@@ -248,7 +251,7 @@ impl Pool {
     #[inline(always)]
     fn try_lock_plain<'a>(&self, heap: &'a Heap) -> Option<Locked<'a>> {
         let st = heap.try_lock_quick()?;
-        if st.users.is_empty() && st.is_current(&self.order) && st.private.is_none() {
+        if st.users.is_empty() && st.is_current(&self.order) && !st.of_captures {
             return Some(st);
         }
         None

@@ -2,7 +2,7 @@
 
 use crate::base::{Error, Result, Status, StreamHandle};
 use crate::pool::calls::find::Found;
-use crate::pool::heap::{block_size, slab, HeapState, Place, GRANULE, MIN_SPLIT};
+use crate::pool::heap::{block_size, slab, HeapState, Known, Place, GRANULE, MIN_SPLIT};
 use crate::pool::memory::{Dedicated, SLOT};
 use crate::pool::order::CONTEXT;
 use crate::pool::state::Pool;
@@ -54,8 +54,11 @@ impl Pool {
             Found::Pooled { mut st, place: place @ Place::Object { slab, number } } => {
                 let class = st.slabs.try_get(slab).map_or(0, |s| s.class as usize);
                 let usable = slab::class_size(class);
-                let fits = size <= usable && slab::class_of(size) == class;
-                let stays = fits && st.lane == me.lane && !st.at(place).inherited && !st.users.contains_key(&ptr);
+                let Known { requested, inherited, .. } = st.at(place);
+                // An object of a larger class than it needs stays that.
+                let own_class = slab::class_of(size) == class || slab::class_of(requested) != class;
+                let fits = size <= usable && own_class;
+                let stays = fits && st.lane == me.lane && !inherited && !st.users.contains_key(&ptr);
                 if stays && st.resize_receipt(place, size).is_ok() {
                     st.receipt_made(place);
                     st.resize_object(slab, number, size);

@@ -80,7 +80,7 @@ impl HeapState {
             .queues
             .iter()
             .flat_map(|q| &q.1)
-            .any(|w| matches!(w.item, Item::Slabs) && self.slabs.retired_at(w.tag));
+            .any(|w| matches!(w.item, Item::OldSlabs) && self.slabs.are_old_since(w.tag));
         ensure!(reopens || !self.slabs.has_old(), "heap {}: nothing reopens its old slabs", self.number);
         ensure!(listed.is_empty(), "regions {listed:?} are in the waiting list and do not wait");
         for &addr in self.users.keys() {

@@ -88,13 +88,13 @@ impl HeapState {
                             self.drop_slab(slab, order, index);
                         }
                     }
-                    Item::Slabs if self.slabs.retired_at(wait.tag) => {
+                    Item::OldSlabs if self.slabs.are_old_since(wait.tag) => {
                         for slab in self.slabs.reopen(|tag| order.settled(tag)) {
                             self.drop_slab(slab, order, index);
                         }
                     }
                     // They have become old once more.
-                    Item::Slabs => {}
+                    Item::OldSlabs => {}
                 }
             }
         }
@@ -180,12 +180,12 @@ impl HeapState {
             self.wait_for(r, &[tag]);
         }
         // A slab's last free may have named no stream, and so read the new stream's epoch.
-        let last = |idle: Tag| if waits(idle) { tag } else { Tag::SETTLED };
-        for slab in self.slabs.retire(tag, last) {
+        let idle = |last: Tag| if waits(last) { tag } else { Tag::SETTLED };
+        for slab in self.slabs.retire(tag, idle) {
             self.drop_slab(slab, order, index);
         }
-        if self.slabs.retired_at(tag) {
-            self.waiting.enqueue(Item::Slabs, &[tag]);
+        if self.slabs.are_old_since(tag) {
+            self.waiting.enqueue(Item::OldSlabs, &[tag]);
         }
     }
 }

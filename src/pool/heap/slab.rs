@@ -85,7 +85,7 @@ pub(crate) struct Slab {
     old: bool,
     /// When the last object in use was freed, in the order of the heap's lane, or of the context if
     /// the heap has changed hands since. From then on, only streams that pending objects wait for
-    /// have used it.
+    /// have used it, and in an old slab also what the heap's earlier stream had not yet done.
     pub(crate) idle: Tag,
     /// A set bit is a free object.
     free: [u64; 4],
@@ -185,8 +185,9 @@ pub(crate) struct Slabs {
     empty: [u32; CLASSES],
     /// Per class, how many objects are pending.
     pending: [u32; CLASSES],
-    /// When slabs were last made `old`, in the order of the context.
-    retired: Tag,
+    /// When slabs were last made `old`, in the order of the context. One context marker behind that
+    /// reopens all of them.
+    old_since: Tag,
 }
 
 impl Default for Slabs {
@@ -197,7 +198,7 @@ impl Default for Slabs {
             open: [const { Vec::new() }; CLASSES],
             empty: [0; CLASSES],
             pending: [0; CLASSES],
-            retired: Tag::SETTLED,
+            old_since: Tag::SETTLED,
         }
     }
 }
@@ -353,30 +354,30 @@ impl Slabs {
         self.open[class].iter().rev().copied().find(|&s| self.all[s as usize].is_empty())
     }
 
-    /// Makes all slabs old, because the heap changes hands as of `now`. For a slab with no object
-    /// in use, `last` gives the tag of its last use. Returns the empty ones, which are to be
+    /// Makes all slabs old, because the heap changes hands as of `now`. `idle` gives the tag in the
+    /// order of the context for that of a last use. Returns the empty ones, which are to be
     /// dropped.
-    pub(crate) fn retire(&mut self, now: Tag, last: impl Fn(Tag) -> Tag) -> Vec<u32> {
+    pub(crate) fn retire(&mut self, now: Tag, idle: impl Fn(Tag) -> Tag) -> Vec<u32> {
         let mut empty = Vec::new();
         for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE) {
             slab.old = true;
             let live = first(slab.capacity);
             slab.inherited = std::array::from_fn(|w| live[w] & !(slab.free[w] | slab.pending[w]));
             if slab.used == 0 {
-                slab.idle = last(slab.idle);
+                slab.idle = idle(slab.idle);
             }
             if slab.is_empty() {
                 empty.push(s);
             }
         }
         self.open.iter_mut().for_each(Vec::clear);
-        (self.empty, self.retired) = ([0; CLASSES], now);
+        (self.empty, self.old_since) = ([0; CLASSES], now);
         empty
     }
 
     /// Whether slabs are old, as of [`Self::retire`] at `tag`.
-    pub(crate) fn retired_at(&self, tag: Tag) -> bool {
-        self.retired == tag && self.has_old()
+    pub(crate) fn are_old_since(&self, tag: Tag) -> bool {
+        self.old_since == tag && self.has_old()
     }
 
     pub(crate) fn has_old(&self) -> bool {

@@ -16,7 +16,7 @@ pub(crate) enum Item {
         number: u32,
     },
     /// What is free in the heap's old slabs, if they are old as of this tag.
-    Slabs,
+    OldSlabs,
 }
 
 impl Item {

@@ -36,13 +36,6 @@ impl Pool {
         Some(addr)
     }
 
-    /// An object of a larger class, for a small request that there is no room for a slab for.
-    pub(crate) fn take_larger(&self, st: &mut HeapState, want: Want, req: &AllocRequest) -> Option<u64> {
-        let fits = |&c: &usize| st.slabs.has_free(c) && slab::class_size(c).is_multiple_of(req.align.max(SMALL_MIN));
-        let class = (want.class? + 1..slab::CLASSES).find(fits)?;
-        self.take_object(st, class, req)
-    }
-
     #[cold]
     fn malloc_small_slow(&self, mut st: Locked<'_>, class: usize, req: &AllocRequest) -> Result<u64> {
         st.regions.tidy();

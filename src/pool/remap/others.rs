@@ -5,10 +5,10 @@
 //! locks, their threads' time, and questions to the device.
 
 use crate::base::Result;
-use crate::pool::heap::{Backoff, Heap, HeapState};
+use crate::pool::heap::{slab, Backoff, Heap, HeapState};
 use crate::pool::remap::economy::MUCH_ELSEWHERE;
 use crate::pool::state::Pool;
-use crate::pool::types::{AllocRequest, Want};
+use crate::pool::types::{AllocRequest, Want, SMALL_MIN};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Even a heap that lacks nothing may take extents of one part in this many of what another heap
@@ -136,6 +136,13 @@ impl Pool {
             }
             self.take_object(&mut st, class, req)
         })
+    }
+
+    /// An object of a larger class, for a small request that there is no room for a slab for.
+    pub(crate) fn take_larger(&self, st: &mut HeapState, want: Want, req: &AllocRequest) -> Option<u64> {
+        let fits = |&c: &usize| st.slabs.has_free(c) && slab::class_size(c).is_multiple_of(req.align.max(SMALL_MIN));
+        let class = (want.class? + 1..slab::CLASSES).find(fits)?;
+        self.take_object(st, class, req)
     }
 
     /// Asks the device a few times about markers already recorded, unless that has been in vain of

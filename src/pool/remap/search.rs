@@ -7,8 +7,11 @@
 //! every heap, then after waiting for the device, then after giving back once more → out of memory.
 //! If another heap has as much free, the wait comes before anything is given back, too. While a
 //! capture is known, the last resort is one more wait, which may cost that capture, and giving back
-//! after it.
+//! after it. What cannot fit beside what is live is refused before any of that, unless the tiers
+//! can move something out. A small object takes the room of empty slabs first, and at the end an
+//! object of a larger class.
 
+use crate::base::size::MIB;
 use crate::base::{Error, Result, Status};
 use crate::pool::heap::{HeapState, Locked, Vain};
 use crate::pool::remap::others::Obtained;
@@ -29,6 +32,10 @@ impl Obtained {
 /// A block of at least this many pages may begin with a page: no more than one part in so many is
 /// lost between blocks.
 const MANY_PAGES: u64 = 32;
+
+/// A heap of at most this many bytes gives up the empty slabs that its classes keep, 6 MiB if each
+/// has one, before it looks elsewhere for room for an object.
+const MUCH_IN_SPARES: u64 = 16 * MIB;
 
 impl Pool {
     /// Whether a request that its heap has no room for should begin with a page, if there is enough
@@ -62,8 +69,7 @@ impl Pool {
             if let Some(r) = self.flip(&mut st, want, None) {
                 return Ok((st, Obtained::Region(r)));
             }
-            if want.class.is_some() {
-                // Slabs that other classes keep as spares.
+            if want.class.is_some() && st.extents.bytes() <= MUCH_IN_SPARES {
                 st.drop_empty_slabs(&self.order, &self.index);
                 if let Some(r) = st.cut_for(want.size, want.align) {
                     return Ok((st, Obtained::Region(r)));
@@ -153,8 +159,10 @@ impl Pool {
             }
             let borrows = want.for_block && !st.of_captures;
             drop(st);
-            if self.live_now().saturating_add(req.size) > self.mapped_now().saturating_add(self.unmapped()?) {
-                // Nothing that waits or could be given back is enough.
+            // The tiers move out only what is still missing once free memory has been given back.
+            let unmapped = self.unmapped().unwrap_or(u64::MAX);
+            let most = self.mapped_now().saturating_add(unmapped);
+            if self.counter.get().is_none() && self.live_now().saturating_add(req.size) > most {
                 break;
             }
             // Each wait for the device is followed by giving memory back: what the wait has settled

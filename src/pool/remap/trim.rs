@@ -25,12 +25,16 @@ impl Pool {
     }
 
     /// Gives free memory of all heaps back to the driver so that `bytes` can be created: as much as
-    /// that takes, within the limit and on the device. Even if that does not do, what is created in
-    /// its place later is finer and strands less.
+    /// that takes, within the limit and on the device. If that does not do, it still helps later
+    /// requests, for which finer extents are created.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
         let mapped = self.mapped_now();
         let keep = mapped.min(self.limit.load(Relaxed)).saturating_sub(bytes.saturating_add(self.page));
         let _range = nvtx::range(c"trim", keep);
+        if self.core.lock().no_place.is_some() {
+            // The system may be out of mappings.
+            self.reap()?;
+        }
         self.release_free(keep).map(drop)
     }
 

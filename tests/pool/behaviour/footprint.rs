@@ -79,6 +79,31 @@ fn what_cannot_fit_beside_what_is_live_is_refused_at_once() {
     let calls = rig.fault.stop_recording();
     let asked = calls.iter().filter(|&&c| c != Call::MemInfo && c != Call::StreamId).count();
     assert_eq!((asked, rig.mapped()), (0, mapped), "{calls:?}");
+    // So it is while the device cannot say what it has.
+    rig.fault.set_rule(Some(FaultRule::nth_of(Call::MemInfo, 0).lasting()));
+    assert_eq!(rig.pool.malloc(&request(2 * MIB, s)).unwrap_err().status, Status::OutOfMemory);
+    rig.fault.set_rule(None);
+    blocks.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+/// If the system refuses mappings, old addresses go before the request is refused.
+#[test]
+fn refused_mappings_make_old_addresses_go() {
+    let rig = Rig::new(checked(GIB), PoolOptions { limit: 64 * PAGE, ..page_extents() });
+    let s = rig.stream();
+    let mut blocks: Vec<u64> = (0..64).map(|_| rig.malloc(PAGE, s)).collect();
+    let half = blocks.iter().copied().step_by(2).collect::<Vec<_>>();
+    half.iter().for_each(|&p| rig.free(p, s));
+    blocks.retain(|p| !half.contains(p));
+    blocks.push(rig.malloc(32 * PAGE, s));
+    assert_eq!(rig.pool.stats().zombies, 32 * PAGE);
+    rig.pool.set_limit(0).unwrap();
+    rig.fault.set_rule(Some(FaultRule::nth_of(Call::Map, 3).with_status(Status::OutOfMemory).lasting()));
+    assert!(rig.pool.malloc(&request(16 * PAGE, s)).is_err());
+    assert_eq!(rig.pool.stats().zombies, 0);
+    rig.fault.set_rule(None);
+    blocks.push(rig.malloc(16 * PAGE, s));
     blocks.into_iter().for_each(|p| rig.free(p, s));
     rig.close();
 }

@@ -77,8 +77,6 @@ fn a_small_object_needs_no_slab() {
     rig.close();
 }
 
-/// An error for lack of memory names the way out that helps: finer extents where enough is free
-/// beside live blocks, more room under the limit where there is a limit.
 /// A heap full of objects of one size, most of which are freed: there is no room for a slab.
 #[test]
 fn at_the_limit_a_small_object_takes_the_place_of_a_larger_one() {
@@ -96,11 +94,17 @@ fn at_the_limit_a_small_object_takes_the_place_of_a_larger_one() {
     assert!(p.is_multiple_of(16 * KIB), "{p:#x}");
     let e = rig.pool.malloc(&request(KIB, s)).unwrap_err();
     assert!(!e.message.contains("GPUMEM_SLACK"), "{e}");
+    // There is no other place that it could move to.
+    for size in [1000, 15 * KIB, 1, 16 * KIB] {
+        assert_eq!(rig.pool.realloc(small[7], size, s).unwrap(), small[7]);
+    }
     rig.books();
     kept.into_iter().map(|(_, p)| p).chain(small).chain([p]).for_each(|p| rig.free(p, s));
     rig.close();
 }
 
+/// An error for lack of memory names the way out that helps: finer extents where enough is free
+/// beside live blocks, more room under the limit where there is a limit.
 #[test]
 fn an_error_says_whether_memory_is_stranded() {
     for finer in [false, true] {

@@ -429,7 +429,11 @@ fn nobody_starves() {
                     assert_eq!(r.size(), bytes);
                     done.send((r.turn(), r.space(), any)).unwrap();
                     let d = r.draw(bytes, t).unwrap();
-                    thread::yield_now();
+                    // Long enough now and then for others to come, however busy the machine is.
+                    match n % 8 {
+                        0 => thread::sleep(Duration::from_micros(100)),
+                        _ => thread::yield_now(),
+                    }
                     // On every other round what frees the last byte is the end of an allocation.
                     if n % 2 == 0 {
                         drop(r);

@@ -7,9 +7,9 @@
 //! every heap, then after waiting for the device, then after giving back once more → out of memory.
 //! If another heap has as much free, the wait comes before anything is given back, too. While a
 //! capture is known, the last resort is one more wait, which may cost that capture, and giving back
-//! after it. What cannot fit beside what is live is refused before any of that, unless the tiers
-//! can move something out. A small object takes the room of empty slabs first, and at the end an
-//! object of a larger class.
+//! after it. What the limit has no room for beside what is live is refused before any of that,
+//! unless the tiers can move something out. A small object takes the room of empty slabs first, and
+//! at the end an object of a larger class.
 
 use crate::base::size::MIB;
 use crate::base::{Error, Result, Status};
@@ -17,6 +17,7 @@ use crate::pool::heap::{HeapState, Locked, Vain};
 use crate::pool::remap::others::Obtained;
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocRequest, Want};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Obtained {
     /// The region, for a request that is for neither a block nor an object: nothing is handed out
@@ -160,8 +161,7 @@ impl Pool {
             let borrows = want.for_block && !st.of_captures;
             drop(st);
             // The tiers move out only what is still missing once free memory has been given back.
-            let unmapped = self.unmapped().unwrap_or(u64::MAX);
-            let most = self.mapped_now().saturating_add(unmapped);
+            let most = self.limit.load(Relaxed).max(self.mapped_now());
             if self.counter.get().is_none() && self.live_now().saturating_add(req.size) > most {
                 break;
             }

@@ -48,7 +48,8 @@ impl Pool {
         let handle = self.create(mapped, flags, req)?;
         // Evictable memory is counted by the code that moves it.
         let counts = guest.is_none();
-        self.map_dedicated(req, (handle, counts), (mapped, guard, lead), align, guest).inspect_err(|_| {
+        let map = || self.map_dedicated(req, (handle, counts), (mapped, guard, lead), align, guest.clone());
+        self.or_without_old_addresses(map).inspect_err(|_| {
             // If dropping the handle fails as well, nothing changes for the caller.
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
@@ -244,7 +245,8 @@ impl Pool {
         self.counters.mapped.fetch_add(mapped, Relaxed);
         self.note_peak();
         let req = AllocRequest { size, stream, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
-        self.map_dedicated(&req, (handle, false), (mapped, 0, 0), self.page, None).map_err(|e| {
+        let map = || self.map_dedicated(&req, (handle, false), (mapped, 0, 0), self.page, None);
+        self.or_without_old_addresses(map).map_err(|e| {
             let _ = self.drop_handle(handle);
             self.sub_mapped(mapped);
             e.context(format!("importing {}", human(size)))

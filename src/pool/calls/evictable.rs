@@ -234,7 +234,8 @@ impl Pool {
             None => {
                 let req = AllocRequest { size: m.mapped, stream, spared, ..AllocRequest::default() };
                 let handle = self.create(m.mapped, PhysFlags::default(), &req)?;
-                self.driver.map(self.dev, m.va, m.mapped, handle).inspect_err(|_| {
+                let map = || self.driver.map(self.dev, m.va, m.mapped, handle);
+                self.or_without_old_addresses(map).inspect_err(|_| {
                     let _ = self.drop_handle(handle);
                     self.sub_mapped(m.mapped);
                 })?;

@@ -25,14 +25,18 @@ impl Pool {
 
     /// Takes addresses anywhere.
     pub(crate) fn take_addresses(&self, len: u64, align: u64) -> Result<u64> {
-        let align = align.max(self.page);
-        match self.find_addresses(len, align) {
-            // Old addresses of moved extents may have used up the others.
+        self.or_without_old_addresses(|| self.find_addresses(len, align.max(self.page)))
+    }
+
+    /// Does what needs addresses or mappings. If the system has none left, does it again after old
+    /// addresses of moved extents, which may have used them up, are unmapped.
+    pub(crate) fn or_without_old_addresses<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
             Err(e) if e.status == Status::OutOfMemory && self.core.lock().aliases.dormant() > 0 => {
                 self.reap()?;
-                self.find_addresses(len, align)
+                attempt()
             }
-            found => found,
+            done => done,
         }
     }
 

@@ -108,6 +108,27 @@ fn refused_mappings_make_old_addresses_go() {
     rig.close();
 }
 
+/// A dedicated allocation does not fail for a mapping that old addresses have taken.
+#[test]
+fn a_dedicated_allocation_is_mapped_once_old_addresses_are_gone() {
+    let rig = Rig::new(checked(GIB), PoolOptions { limit: 64 * PAGE, ..page_extents() });
+    let s = rig.stream();
+    let mut blocks: Vec<u64> = (0..64).map(|_| rig.malloc(PAGE, s)).collect();
+    let (half, kept): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    half.into_iter().for_each(|(_, p)| rig.free(p, s));
+    blocks = kept.into_iter().map(|(_, p)| p).collect();
+    blocks.push(rig.malloc(32 * PAGE, s));
+    assert_eq!(rig.pool.stats().zombies, 32 * PAGE);
+    rig.pool.set_limit(0).unwrap();
+    rig.pool.sync_device().unwrap();
+    rig.fault.set_rule(Some(FaultRule::nth_of(Call::Map, 0).with_status(Status::OutOfMemory)));
+    blocks.push(rig.malloc_with(16 * PAGE, s, AllocFlags::SINGLE_HANDLE));
+    assert_eq!(rig.pool.stats().zombies, 0);
+    rig.fault.set_rule(None);
+    blocks.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
 #[test]
 fn a_request_that_there_are_no_addresses_for_says_so() {
     for call in [Call::VaReserve, Call::Map] {

@@ -131,7 +131,7 @@ impl Quarantine {
         self.unchecked.fetch_add(beyond.len() as u64, Relaxed);
         for record in beyond {
             // This only fails when the driver is gone, and the memory with it.
-            let _ = pool.free_reclaimed(record.base, record.id, None);
+            let _ = pool.free_reclaimed(record.base, record.id);
         }
         if records.is_empty() {
             return;
@@ -257,7 +257,7 @@ impl Quarantine {
                             self.look(pool, &item.record).into_iter().for_each(&mut *found);
                         }
                         // This only fails when the driver is gone, and the memory with it.
-                        let _ = pool.free_reclaimed(item.record.base, item.record.id, None);
+                        let _ = pool.free_reclaimed(item.record.base, item.record.id);
                     }
                 }
             });

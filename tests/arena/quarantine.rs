@@ -252,7 +252,7 @@ fn a_quarantine_that_has_lost_something_is_not_valid() {
     assert_eq!(kept(&ctx), 1);
     ctx.validate().unwrap();
     // Freed behind the quarantine's back.
-    ctx.pool(D).unwrap().free_reclaimed(p, id, None).unwrap();
+    ctx.pool(D).unwrap().free_reclaimed(p, id).unwrap();
     let e = ctx.validate().unwrap_err();
     assert!(e.message.contains("is in quarantine and not kept"), "{e}");
 }

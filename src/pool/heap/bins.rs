@@ -99,22 +99,6 @@ impl Bins {
     pub(crate) fn used_from(&self, bin: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(self.next_used(bin), |&b| self.next_used(b + 1))
     }
-
-    /// The last non-empty bin: where the largest region is.
-    pub(crate) fn last_used(&self) -> Option<usize> {
-        self.used_before(LEVELS * STEPS)
-    }
-
-    /// The last non-empty bin with a number below `bin`.
-    pub(crate) fn used_before(&self, bin: usize) -> Option<usize> {
-        let (level, step) = (bin / STEPS, bin % STEPS);
-        let here = self.steps.get(level).map_or(0, |steps| steps & ((1 << step) - 1));
-        if let Some(step) = here.checked_ilog2() {
-            return Some(level * STEPS + step as usize);
-        }
-        let level = (self.levels & ((1 << level) - 1)).checked_ilog2()? as usize;
-        Some(level * STEPS + self.steps[level].ilog2() as usize)
-    }
 }
 
 #[cfg(test)]
@@ -140,7 +124,6 @@ mod tests {
     fn bitmaps_follow_heads() {
         let mut b = Bins::default();
         assert_eq!(b.next_used(0), None);
-        assert_eq!(b.last_used(), None);
         for bin in [3, 40, 41, 1000] {
             assert_eq!(b.push(bin, bin as u32), NONE);
         }
@@ -149,13 +132,8 @@ mod tests {
         assert_eq!(b.next_used(41), Some(41));
         assert_eq!(b.next_used(42), Some(1000));
         assert_eq!(b.next_used(1001), None);
-        assert_eq!(b.last_used(), Some(1000));
-        for (bin, before) in [(1000, 41), (500, 41), (41, 40), (40, 3), (4, 3)] {
-            assert_eq!(b.used_before(bin), Some(before), "before {bin}");
-        }
-        assert_eq!((b.used_before(3), b.used_before(0)), (None, None));
+        assert_eq!(b.used_from(4).collect::<Vec<_>>(), [40, 41, 1000]);
         b.pop(1000, NONE);
-        assert_eq!(b.last_used(), Some(41));
         assert_eq!(b.next_used(42), None);
     }
 }

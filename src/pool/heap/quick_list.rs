@@ -4,22 +4,12 @@
 //! free neighbours, only to cut the same size off again, is most of the work of such a pair. So the
 //! last few freed blocks wait here as they are, found by size. Any search but one for an exact
 //! match empties the list first ([`Regions::tidy`](super::region::Regions::tidy)), so placement is
-//! decided as if the list did not exist. If blocks are hardly ever wanted back, the list keeps few:
-//! each free then joins an earlier block, and no search has to join many at once.
+//! decided as if the list did not exist.
 
 use crate::pool::types::NONE;
 
 /// Places in the list; each size has one.
 const ENTRIES: usize = 8;
-
-/// How many blocks the list keeps while it is of no use.
-const FEW: u32 = 3;
-
-/// What [`QuickList::worth`] is at first, and at most.
-const WORTH: u8 = 16;
-
-/// What a block that was wanted back adds to [`QuickList::worth`]. One that was not takes 1 off.
-const GAIN: u8 = 2;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -34,8 +24,6 @@ struct Entry {
 pub(crate) struct QuickList {
     entries: [Entry; ENTRIES],
     used: u32,
-    /// How much use it has been of late. At 0 it keeps no more than [`FEW`] blocks.
-    worth: u8,
 }
 
 #[inline]
@@ -47,7 +35,7 @@ fn index(size: u64) -> usize {
 
 impl Default for QuickList {
     fn default() -> QuickList {
-        QuickList { entries: [Entry { size: 0, region: NONE }; ENTRIES], used: 0, worth: WORTH }
+        QuickList { entries: [Entry { size: 0, region: NONE }; ENTRIES], used: 0 }
     }
 }
 
@@ -69,7 +57,6 @@ impl QuickList {
     pub(crate) fn take(&mut self, size: u64) {
         self.entries[index(size)].region = NONE;
         self.used -= 1;
-        self.worth = (self.worth + GAIN).min(WORTH);
     }
 
     /// Keeps a region for requests of this size. Returns the one it pushes out.
@@ -77,8 +64,7 @@ impl QuickList {
     pub(crate) fn put(&mut self, size: u64, region: u32) -> Option<u32> {
         let p = index(size);
         let gone = match self.entries[p].region {
-            NONE if self.worth > 0 || self.used < FEW => None,
-            NONE => self.pop(),
+            NONE => None,
             _ => self.pop_at(p),
         };
         self.entries[p] = Entry { size, region };
@@ -97,13 +83,7 @@ impl QuickList {
     #[inline]
     fn pop_at(&mut self, p: usize) -> Option<u32> {
         self.used -= 1;
-        self.worth = self.worth.saturating_sub(1);
         Some(std::mem::replace(&mut self.entries[p].region, NONE))
-    }
-
-    /// Forgets how much use the list has been.
-    pub(crate) fn start_over(&mut self) {
-        self.worth = WORTH;
     }
 
     /// Whether the region is in the list.
@@ -136,49 +116,5 @@ mod tests {
         out.extend(std::iter::from_fn(|| q.pop()));
         out.sort_unstable();
         assert_eq!(out, (0..100).collect::<Vec<_>>(), "none is lost, none comes twice");
-    }
-
-    /// Sizes that go to entries of their own.
-    fn sizes() -> Vec<u64> {
-        let mut sizes: Vec<u64> = Vec::new();
-        (1..).map(|i| i << 20).find(|&s| {
-            if sizes.iter().all(|&t| index(s) != index(t)) {
-                sizes.push(s);
-            }
-            sizes.len() == ENTRIES
-        });
-        sizes
-    }
-
-    #[test]
-    fn keeps_few_where_none_is_wanted_back_and_more_where_they_are() {
-        let (mut q, sizes) = (QuickList::default(), sizes());
-        let put_all = |q: &mut QuickList| sizes.iter().zip(0..).filter_map(|(&s, i)| q.put(s, i)).count();
-        let empty = |q: &mut QuickList| while q.pop().is_some() {};
-        while q.worth > 0 {
-            assert_eq!(put_all(&mut q), 0, "one for each place");
-            empty(&mut q);
-        }
-        let few = FEW as usize;
-        assert_eq!((put_all(&mut q), q.len()), (ENTRIES - few, few), "one goes for each that is too many");
-        let last = sizes[ENTRIES - 1];
-        assert_eq!(q.get(last), Some(ENTRIES as u32 - 1), "the last one stays");
-        q.take(last);
-        empty(&mut q);
-        q.start_over();
-        assert_eq!((put_all(&mut q), q.len()), (0, ENTRIES), "as at first");
-    }
-
-    #[test]
-    fn what_is_wanted_back_makes_room() {
-        let (mut q, sizes) = (QuickList::default(), sizes());
-        q.worth = 0;
-        for (&s, i) in sizes[..ENTRIES - 1].iter().zip(0..) {
-            // The first is wanted back again and again.
-            q.put(sizes[ENTRIES - 1], 100);
-            assert_eq!(q.get(sizes[ENTRIES - 1]), Some(100));
-            q.take(sizes[ENTRIES - 1]);
-            assert_eq!(q.put(s, i), None, "{i} others");
-        }
     }
 }

@@ -196,7 +196,8 @@ impl Regions {
 
     /// The ready regions, the largest bins first, bin by bin.
     pub(crate) fn ready_bins_down(&self) -> impl Iterator<Item = impl Iterator<Item = u32> + '_> + '_ {
-        std::iter::successors(self.bins.last_used(), |&b| self.bins.used_before(b)).map(|b| self.bin(b))
+        let used: Vec<usize> = self.bins.used_from(0).collect();
+        used.into_iter().rev().map(|b| self.bin(b))
     }
 
     fn bin(&self, bin: usize) -> impl Iterator<Item = u32> + '_ {
@@ -367,7 +368,6 @@ impl Regions {
     /// If no region is left, numbers regions from 0 again, as in a new heap. Work that repeats then
     /// finds its regions under the same numbers each time, which hints rely on.
     pub(crate) fn start_over(&mut self) {
-        self.quick.start_over();
         if self.vacant.len() == self.all.len() {
             self.all.clear();
             self.blocks.clear();

@@ -32,17 +32,20 @@ impl HeapState {
 
     /// The lanes that something here waits for.
     pub(crate) fn waits_for(&self) -> impl Iterator<Item = u32> + '_ {
-        self.waiting.queues.iter().filter(|q| !q.1.is_empty()).map(|q| q.0)
+        let queues = self.waiting.queues.iter().filter(|q| !q.1.is_empty()).map(|q| q.0);
+        queues.chain(self.slabs.old_since.map(Tag::lane))
     }
 
     /// Tags that something here waits for and that no marker covers yet.
     pub(crate) fn unmarked<'a>(&'a self, order: &'a Order) -> impl Iterator<Item = Tag> + 'a {
-        self.waiting.queues.iter().filter_map(|q| q.1.back()).map(|w| w.tag).filter(|&t| !order.marked(t))
+        let last = self.waiting.queues.iter().filter_map(|q| q.1.back()).map(|w| w.tag);
+        last.chain(self.slabs.old_since).filter(|&t| !order.marked(t))
     }
 
     /// Whether something here will be ready once the device has passed a marker already recorded.
     pub(crate) fn about_to_settle(&self, order: &Order) -> bool {
-        self.waiting.queues.iter().filter_map(|q| q.1.front()).any(|w| order.marked(w.tag))
+        let first = self.waiting.queues.iter().filter_map(|q| q.1.front()).map(|w| w.tag);
+        first.chain(self.slabs.old_since).any(|tag| order.marked(tag))
     }
 
     /// Bytes whose marker is recorded and not yet known to be passed.
@@ -88,14 +91,13 @@ impl HeapState {
                             self.drop_slab(slab, order, index);
                         }
                     }
-                    Item::OldSlabs if self.slabs.are_old_since(wait.tag) => {
-                        for slab in self.slabs.reopen(|tag| order.settled(tag)) {
-                            self.drop_slab(slab, order, index);
-                        }
-                    }
-                    // They have become old once more.
-                    Item::OldSlabs => {}
                 }
+            }
+        }
+        if self.slabs.old_since.is_some_and(|tag| order.settled(tag)) {
+            any = true;
+            for slab in self.slabs.reopen(|tag| order.settled(tag)) {
+                self.drop_slab(slab, order, index);
             }
         }
         if self.waiting.queues.len() > MANY {
@@ -183,9 +185,6 @@ impl HeapState {
         let idle = |last: Tag| if waits(last) { tag } else { Tag::SETTLED };
         for slab in self.slabs.retire(tag, idle) {
             self.drop_slab(slab, order, index);
-        }
-        if self.slabs.are_old_since(tag) {
-            self.waiting.enqueue(Item::OldSlabs, &[tag]);
         }
     }
 }

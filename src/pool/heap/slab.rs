@@ -185,9 +185,9 @@ pub(crate) struct Slabs {
     empty: [u32; CLASSES],
     /// Per class, how many objects are pending.
     pending: [u32; CLASSES],
-    /// When slabs were last made `old`, in the order of the context. One context marker behind that
-    /// reopens all of them.
-    old_since: Tag,
+    /// If slabs are `old`, when they last became so, in the order of the context. One context
+    /// marker behind that reopens all of them.
+    pub(crate) old_since: Option<Tag>,
 }
 
 impl Default for Slabs {
@@ -198,7 +198,7 @@ impl Default for Slabs {
             open: [const { Vec::new() }; CLASSES],
             empty: [0; CLASSES],
             pending: [0; CLASSES],
-            old_since: Tag::SETTLED,
+            old_since: None,
         }
     }
 }
@@ -371,23 +371,16 @@ impl Slabs {
             }
         }
         self.open.iter_mut().for_each(Vec::clear);
-        (self.empty, self.old_since) = ([0; CLASSES], now);
+        self.empty = [0; CLASSES];
+        self.old_since = (self.iter().count() > empty.len()).then_some(now);
         empty
-    }
-
-    /// Whether slabs are old, as of [`Self::retire`] at `tag`.
-    pub(crate) fn are_old_since(&self, tag: Tag) -> bool {
-        self.old_since == tag && self.has_old()
-    }
-
-    pub(crate) fn has_old(&self) -> bool {
-        self.iter().any(|(_, s)| s.old)
     }
 
     /// The device has passed everything from before the heap changed hands: old slabs are slabs
     /// like others. `settled` says of a tag whether the device has passed it. Returns the slabs
     /// that are to be dropped, as [`Self::put_back`] does.
     pub(crate) fn reopen(&mut self, settled: impl Fn(Tag) -> bool) -> Vec<u32> {
+        self.old_since = None;
         let mut surplus = Vec::new();
         for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE && s.old) {
             slab.old = false;
@@ -426,6 +419,8 @@ impl Slabs {
                 inherited.clone().all(|n| n < capacity && s.is_live(n)) && (!s.old || inherited.count() as u32 == used);
             ensure!(fine, "slab {:#x} has inherited {:x?}, {used} used", s.base, s.inherited);
         }
+        let old = self.iter().any(|(_, s)| s.old);
+        ensure!(old == self.old_since.is_some(), "old slabs: {old}, since {:?}", self.old_since);
         ensure!(empty == self.empty, "the count of empty slabs is wrong");
         ensure!(pendings == self.pending, "the count of pending objects is wrong");
         Ok(())

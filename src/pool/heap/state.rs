@@ -324,16 +324,28 @@ impl HeapState {
         (if in_front > behind { back } else { start }, size)
     }
 
-    /// Cuts a request, if there is one, out of a live region of which nothing else is in use.
-    /// Returns its region, or else all of it, and what is left, which stays live until the caller
-    /// puts it back.
-    pub(crate) fn cut_run(&mut self, region: u32, want: Option<Want>) -> (u32, impl Iterator<Item = u32>) {
+    /// Enters a run, last used at `last_use`, whose extents are here already. Cuts a request, if
+    /// there is one, out of it and its ready neighbours, which have room for it, and returns that
+    /// region, live. Otherwise returns all of it, ready.
+    pub(crate) fn enter_run(&mut self, (start, end): (u64, u64), last_use: Tag, want: Option<Want>) -> u32 {
+        let region = self.regions.add(start, end - start);
+        let region = self.regions.take_neighbours(region, last_use);
+        let last_use = self.regions.get(region).tag;
         let cut = want.map(|w| {
+            debug_assert!(self.regions.get(region).holds(w.size, w.align));
             let (from, size) = self.place_in(region, w.size, w.align);
             self.regions.cut_apart(region, from, size)
         });
         let (block, left) = cut.unwrap_or((region, [Some(region), None]));
-        (block, left.into_iter().flatten())
+        for r in left.into_iter().flatten() {
+            // In the shared heap what is left may be in order for the request's stream alone.
+            match last_use == Tag::SETTLED || last_use.lane() == self.lane {
+                true => self.regions.put_back(r, last_use),
+                false => self.wait_for(r, &[last_use]),
+            }
+        }
+        self.note_taken();
+        block
     }
 
     /// Whether the neighbour behind a free region is a live block, newer than what lies in front.

@@ -11,12 +11,7 @@ pub(crate) const MANY: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
     Region(u32),
-    Object {
-        slab: u32,
-        number: u32,
-    },
-    /// What is free in the heap's old slabs, if they are old as of this tag.
-    OldSlabs,
+    Object { slab: u32, number: u32 },
 }
 
 impl Item {

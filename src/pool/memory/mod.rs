@@ -6,7 +6,6 @@ mod dedicated;
 mod extent;
 mod holes;
 mod index;
-mod pages;
 mod parts;
 mod stock;
 

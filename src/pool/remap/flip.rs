@@ -53,21 +53,16 @@ impl Pool {
         if !st.extents.put_back(start, end, len) {
             st.extents.insert_all(start, end, core.aliases.run(run));
         }
-        let region = st.regions.add(start, end - start);
-        let region = st.regions.take_neighbours(region, last_use);
         st.count_moves(moved, moved);
         st.stitches += u64::from(moved > 0);
         st.learnt.fresh_starts.taken_back += len as u64;
-        let (region, left) = st.cut_run(region, cut);
         // From high to low addresses, as `parts_from` has sorted them: what is left of a region
         // keeps its number, by which later parts know it.
         for (p, there) in parts.iter().filter_map(|p| Some(p).zip(p.whereabouts())) {
             take_out(st, p.region, there);
         }
-        let last_use = st.regions.get(region).tag;
-        left.for_each(|r| st.regions.put_back(r, last_use));
-        st.note_taken();
-        core.aliases.take_back(run, parts, last_use);
+        let region = st.enter_run((start, end), last_use, cut);
+        core.aliases.take_back(run, parts, st.regions.get(region).tag);
         st.learnt.memo.followed(want);
         Some(region)
     }

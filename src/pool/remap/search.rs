@@ -38,6 +38,15 @@ const MANY_PAGES: u64 = 32;
 /// has one, before it looks elsewhere for room for an object.
 const MUCH_IN_SPARES: u64 = 16 * MIB;
 
+/// Ends a search with what a step has found, if it has found something.
+macro_rules! done_if {
+    ($st:ident, $found:expr) => {
+        if let Some(found) = $found {
+            return Ok(($st, found));
+        }
+    };
+}
+
 impl Pool {
     /// Whether a request that its heap has no room for should begin with a page, if there is enough
     /// for that. Two blocks that share a page strand it until both are freed; apart, they leave the
@@ -64,23 +73,15 @@ impl Pool {
             want.align = align.max(self.page);
         }
         for attempt in 0.. {
-            if let Some(own) = self.take_own(&mut st, want, req) {
-                return Ok((st, own));
-            }
-            if let Some(r) = self.flip(&mut st, want, None) {
-                return Ok((st, Obtained::Region(r)));
-            }
+            done_if!(st, self.take_own(&mut st, want, req));
+            done_if!(st, self.flip(&mut st, want, None).map(Obtained::Region));
             if want.class.is_some() && st.extents.bytes() <= MUCH_IN_SPARES {
                 st.drop_empty_slabs(&self.order, &self.index);
-                if let Some(r) = st.cut_for(want.size, want.align) {
-                    return Ok((st, Obtained::Region(r)));
-                }
+                done_if!(st, st.cut_for(want.size, want.align).map(Obtained::Region));
             }
             if want.class.is_some() && st.borrows_beside {
                 // Memory is as short as the last time.
-                if let Some(addr) = self.borrow_object(&st, want, req, false) {
-                    return Ok((st, Obtained::Made(addr)));
-                }
+                done_if!(st, self.borrow_object(&st, want, req, false).map(Obtained::Made));
                 st.borrows_beside = false;
             }
             if attempt > 0 {
@@ -89,9 +90,8 @@ impl Pool {
                 want.reach = usize::MAX;
             }
             if self.is_shared(heap.number) {
-                if let Some(r) = st.take_waiting_of(want.lane, want.size, want.align, &self.order) {
-                    return Ok((st, Obtained::Region(r)));
-                }
+                let waiting = st.take_waiting_of(want.lane, want.size, want.align, &self.order);
+                done_if!(st, waiting.map(Obtained::Region));
             }
             if want.for_block && self.shares(&st, want) {
                 drop(st);
@@ -113,46 +113,32 @@ impl Pool {
             }
             let known = attempt == 0 && !heap.of_captures;
             if known {
-                if let Some(found) = self.take_known(&mut st, want, req)? {
-                    return Ok((st, found));
-                }
+                done_if!(st, self.take_known(&mut st, want, req)?);
             }
             self.ask_for_markers(&st, want)?;
             let settled = self.is_shared(heap.number) && self.poll_and_settle(&mut st)?;
             if settled || self.wait_a_moment(&mut st, want)? || self.take_over(&mut st, want)? {
-                if let Some(own) = self.take_own(&mut st, want, req) {
-                    return Ok((st, own));
-                }
+                done_if!(st, self.take_own(&mut st, want, req));
             }
-            if known {
-                if let Some(found) = self.look_around(&mut st, want, req)? {
-                    return Ok((st, found));
-                }
-            } else if let Some(addr) = self.borrow(&st, want, req) {
-                return Ok((st, Obtained::Made(addr)));
+            match known {
+                true => done_if!(st, self.look_around(&mut st, want, req)?),
+                false => done_if!(st, self.borrow(&st, want, req).map(Obtained::Made)),
             }
             if !st.of_captures && self.take_from_shared_heap(&mut st) {
-                if let Some(r) = st.cut_for(want.size, want.align) {
-                    return Ok((st, Obtained::Region(r)));
-                }
+                done_if!(st, st.cut_for(want.size, want.align).map(Obtained::Region));
             }
-            if let Some(r) = self.stitch_or_grow(&mut st, want)? {
-                return Ok((st, Obtained::Region(r)));
-            }
+            done_if!(st, self.stitch_or_grow(&mut st, want)?.map(Obtained::Region));
             if want.align > align {
                 // Packed, it may need a page less.
                 want.align = align;
-                if let Some(r) = self.stitch_or_grow(&mut st, want)? {
-                    return Ok((st, Obtained::Region(r)));
-                }
+                done_if!(st, st.cut_for(want.size, want.align).map(Obtained::Region));
+                done_if!(st, self.stitch_or_grow(&mut st, want)?.map(Obtained::Region));
             }
             if let Some(addr) = self.borrow_object(&st, want, req, true) {
                 st.borrows_beside = true;
                 return Ok((st, Obtained::Made(addr)));
             }
-            if let Some(addr) = self.take_larger(&mut st, want, req) {
-                return Ok((st, Obtained::Made(addr)));
-            }
+            done_if!(st, self.take_larger(&mut st, want, req).map(Obtained::Made));
             if self.is_shared(heap.number) {
                 // The request's own heap goes on: it may be lent a block before anything is waited
                 // for or given back.

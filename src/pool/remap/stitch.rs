@@ -19,14 +19,6 @@ use crate::pool::types::{too_large, Want};
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The outcome of a plan.
-pub(crate) enum Outcome {
-    /// With the request's own region, live, if it was cut out of the run.
-    Done(Option<u32>),
-    /// The run would not fit next to the anchor any more.
-    NoRoom,
-}
-
 impl Pool {
     /// Gives the heap a ready region for the request, cut and live. `None` when memory does not
     /// suffice within the limit and the device.
@@ -41,22 +33,21 @@ impl Pool {
             // Only those that the device is known to have passed; `carry_out` has left markers.
             self.order.poll([want.lane])?;
         }
-        let anchor = self.anchor(st, want);
-        if anchor.is_some() {
-            if let Outcome::Done(cut) = self.stitch_at(st, want, anchor)? {
-                if let Some(r) = cut.or_else(|| st.cut_for(want.size, want.align)) {
-                    return Ok(Some(r));
-                }
+        if let Some(anchor) = self.anchor(st, want) {
+            if let Some(r) = self.stitch_at(st, (want, true), Some(anchor))? {
+                return Ok(Some(r));
             }
         }
-        match self.stitch_at(st, want, None)? {
-            Outcome::Done(Some(cut)) => Ok(Some(cut)),
-            _ => Ok(st.cut_for(want.size, want.align)),
-        }
+        self.stitch_at(st, (want, true), None)
     }
 
-    /// One try at a place. `Done` even if memory does not suffice.
-    fn stitch_at(&self, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Outcome> {
+    /// One try at a place. `None` if memory or room does not suffice.
+    pub(crate) fn stitch_at(
+        &self,
+        st: &mut HeapState,
+        (want, cut): (Want, bool),
+        anchor: Option<Anchor>,
+    ) -> Result<Option<u32>> {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
@@ -76,13 +67,13 @@ impl Pool {
         let only_grows = sources.is_empty() && self.shares_extents(st, want.size);
         let (mut ahead, extent) = self.ahead(st, want, only_grows, allowed);
         let mut in_place = anchor.is_none() && only_grows;
-        let cut = loop {
+        loop {
             let largest = if ahead > 0 { extent } else { self.largest_extent(st, want.size) };
             let Some(plan) = plan(need.max(ahead), self.page, largest, &sources, allowed) else {
                 // Last, memory that the device has not passed: this stream would wait for it, on
                 // the device. A captured stream cannot wait for anything outside its capture.
                 if !std::mem::take(&mut may_wait) || self.driver.stream_is_capturing(self.dev, want.stream)? {
-                    return Ok(Outcome::Done(None));
+                    return Ok(None);
                 }
                 drop(std::mem::take(&mut others));
                 (sources, others) = self.gather(st, anchor, (need, Want { reach: usize::MAX, ..want }), true)?;
@@ -91,10 +82,10 @@ impl Pool {
             // New memory goes behind the last new memory, so that a heap that only grows is one
             // span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
-            match self.carry_out(st, &mut others, behind, &plan, (want, true)) {
-                Ok(Outcome::Done(cut)) => break cut,
-                Ok(Outcome::NoRoom) if anchor.is_none() && in_place => in_place = false,
-                Ok(Outcome::NoRoom) => return Ok(Outcome::NoRoom),
+            match self.carry_out(st, &mut others, behind, &plan, (want, cut)) {
+                Ok(None) if in_place => in_place = false,
+                Ok(None) if ahead > 0 => ahead = 0,
+                Ok(done) => return Ok(done),
                 Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
                     ahead = 0;
                     st.goes_without();
@@ -107,11 +98,10 @@ impl Pool {
                 Err(e) if e.status == Status::OutOfMemory && !std::mem::replace(&mut reaped, true) => {
                     self.reap()?;
                 }
-                Err(e) if e.status == Status::OutOfMemory => break None,
+                Err(e) if e.status == Status::OutOfMemory => return Ok(None),
                 Err(e) => return Err(e),
             }
-        };
-        Ok(Outcome::Done(cut))
+        }
     }
 
     /// The extents that could move: the heap's own free ones, and if those do not suffice, others'
@@ -150,14 +140,14 @@ impl Pool {
 
     /// Carries a plan out. With `cut`, the request is cut out of the run.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn carry_out(
+    fn carry_out(
         &self,
         st: &mut HeapState,
         others: &mut Others<'_>,
         anchor: Option<Anchor>,
         plan: &Plan,
         (want, cut): (Want, bool),
-    ) -> Result<Outcome> {
+    ) -> Result<Option<u32>> {
         // This stream waits, on the device, for other streams' memory that the device has not
         // passed. If a later step fails, that wait does no harm.
         let Plan { moves, creates } = plan;
@@ -188,7 +178,7 @@ impl Pool {
             other => {
                 let mut core = self.core.lock();
                 supply.stocked.into_iter().for_each(|(extent, tag)| core.stock.put(extent, tag));
-                return other.map(|_| Outcome::NoRoom);
+                return other.map(|_| None);
             }
         };
 
@@ -233,7 +223,7 @@ impl Pool {
         if moves.is_empty() {
             st.grown_to = va + run_bytes;
         }
-        Ok(Outcome::Done(region))
+        Ok(Some(region))
     }
 
     /// Makes up the planned sizes from the stock as far as possible. Before anything is created,
@@ -309,21 +299,19 @@ fn commit(
     mut last_use: Tag,
     (va, run): (u64, &[Extent]),
     (want, cut): (Want, bool),
-) -> (RunId, Option<u32>) {
+) -> (RunId, u32) {
     // Work that repeats finds them at the same places when it wants the run back.
     let from = moves.iter().map(|s| Some((s.place, s.addr, s.region))).chain(std::iter::repeat(None));
     let parts = core.aliases.parts_from(run.iter().copied().zip(from));
-    let mut pieces = pieces(moves);
+    let mut moves = moves.to_vec();
     // From high to low addresses: what is left of a region before the cut keeps its number.
-    pieces.sort_unstable_by_key(|p| Reverse(p.addr));
-    for p in &pieces {
-        let from = from_heap(st, others, p);
-        let tag = from.regions.get(p.region).tag;
-        from.extents.within(p.addr, p.end).for_each(|(_, m)| core.aliases.leave(m.place, tag));
+    moves.sort_unstable_by_key(|s| Reverse(s.addr));
+    for s in &moves {
+        core.aliases.leave(s.place, s.tag);
         // Tags of other lanes have settled, or the stream waits for them on the device, so all that
         // are joined here are of one lane.
-        if p.heap == st.number || tag.lane() == want.lane {
-            last_use = last_use.later(tag);
+        if s.heap == st.number || s.tag.lane() == want.lane {
+            last_use = last_use.later(s.tag);
         }
     }
     let id = core.aliases.add_run(va, run);
@@ -334,54 +322,10 @@ fn commit(
         st.kept = (end, end);
     }
     st.extents.insert_all(start, end, core.aliases.run(id));
-    for p in &pieces {
-        take_out(from_heap(st, others, p), p.region, (p.addr, p.end));
+    for s in &moves {
+        let from = others.get_mut(&s.heap).map_or(&mut *st, |other| &mut **other);
+        take_out(from, s.region, (s.addr, s.end()));
     }
     others.values_mut().for_each(|other| other.note_taken());
-    let region = st.regions.add(start, end - start);
-    let region = st.regions.take_neighbours(region, last_use);
-    let last_use = st.regions.get(region).tag;
-    let cut = Some(want).filter(|w| cut && st.regions.get(region).holds(w.size, w.align));
-    let (block, left) = st.cut_run(region, cut);
-    for r in left {
-        // In the shared heap what is left may be in order for the request's stream alone.
-        match last_use == Tag::SETTLED || last_use.lane() == st.lane {
-            true => st.regions.put_back(r, last_use),
-            false => st.wait_for(r, &[last_use]),
-        }
-    }
-    st.note_taken();
-    (id, cut.map(|_| block))
-}
-
-/// The heap a piece is in: `st`, or one of the others.
-fn from_heap<'a>(st: &'a mut HeapState, others: &'a mut Others<'_>, p: &Neighbours) -> &'a mut HeapState {
-    match others.get_mut(&p.heap) {
-        Some(guard) => guard,
-        None => st,
-    }
-}
-
-/// Neighbouring extents that leave one free region together.
-#[derive(Clone, Copy, Debug)]
-struct Neighbours {
-    heap: u32,
-    region: u32,
-    addr: u64,
-    end: u64,
-}
-
-/// The sources as pieces; those that follow each other in the list and in memory are one.
-fn pieces(sources: &[Source]) -> Vec<Neighbours> {
-    let mut sources = sources.to_vec();
-    sources.sort_unstable_by_key(|s| s.addr);
-    let mut pieces: Vec<Neighbours> = Vec::with_capacity(sources.len());
-    for s in sources {
-        let end = s.end();
-        match pieces.last_mut() {
-            Some(p) if p.end == s.addr && p.region == s.region && p.heap == s.heap => p.end = end,
-            _ => pieces.push(Neighbours { heap: s.heap, region: s.region, addr: s.addr, end }),
-        }
-    }
-    pieces
+    (id, st.enter_run((start, end), last_use, Some(want).filter(|_| cut)))
 }

@@ -1,6 +1,6 @@
 //! Operations on a scope as a whole: freeing its allocations, or moving them to another scope.
 
-use crate::base::{Error, Result, Status, StreamHandle};
+use crate::base::{Error, Result, Status};
 use crate::pool::heap::{Heap, HeapState, Known, Place};
 use crate::pool::state::Pool;
 use crate::pool::types::{AllocInfo, Scope, ScopeCounts};
@@ -122,10 +122,9 @@ impl Pool {
     }
 
     /// Frees an allocation that [`Self::move_scope`] took out of use.
-    pub fn free_reclaimed(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<()> {
-        let by = self.freeing(stream)?;
+    pub fn free_reclaimed(&self, ptr: u64, id: u64) -> Result<()> {
         match self.look(ptr) {
-            Ok(found) => self.free_found(found, by, Some(id)).map(|_| ()),
+            Ok(found) => self.free_found(found, None, Some(id)).map(drop),
             Err(_) => Err(Error::new(Status::UnknownPointer, format!("{ptr:#x} is not in use any more"))),
         }
     }

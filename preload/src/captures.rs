@@ -4,15 +4,24 @@
 use crate::cuda::{Code, Ctx, Stream, SUCCESS};
 use crate::real::{other, Real};
 use gpumem::driver::ledger;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
+/// A stream. A default stream's handle is the same in every context and, if it is a thread's own,
+/// in every thread, so these come with it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    stream: Stream,
+    ctx: Ctx,
+    thread: u64,
+}
+
 /// How many captures are open, readable without a lock.
 static OPEN: AtomicU64 = AtomicU64::new(0);
-/// The captured streams (a per-thread stream with its thread), and the context of each.
-static STREAMS: Mutex<Option<HashMap<(Stream, u64), Ctx>>> = Mutex::new(None);
+/// The captured streams, and the context of each.
+static STREAMS: Mutex<BTreeMap<Key, Ctx>> = Mutex::new(BTreeMap::new());
 
 /// The driver's handles for default streams are below this.
 const HANDLES: Stream = 3;
@@ -28,10 +37,29 @@ fn context(real: &Real, stream: Stream) -> Ctx {
 /// The per-thread default stream.
 const OWN: Stream = 2;
 
-fn key(stream: Stream) -> (Stream, u64) {
+fn thread() -> u64 {
     // SAFETY: no preconditions.
-    let thread = if stream == OWN { unsafe { libc::pthread_self() } } else { 0 };
-    (stream, thread as u64)
+    unsafe { libc::pthread_self() as u64 }
+}
+
+fn key(real: &Real, stream: Stream) -> Key {
+    let ctx = if stream < HANDLES { real.current() } else { 0 };
+    Key { stream, ctx, thread: if stream == OWN { thread() } else { 0 } }
+}
+
+/// Lives as long as a thread that has captured a stream of its own. With the thread such captures
+/// end, and nothing calls their end.
+struct Thread;
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let thread = thread();
+        forget(|captured, _| captured.thread == thread);
+    }
+}
+
+thread_local! {
+    static THREAD: Thread = const { Thread };
 }
 
 /// Whether any stream is being captured.
@@ -46,8 +74,12 @@ fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let code = begin();
     if code == SUCCESS {
+        if stream == OWN {
+            // Fails while the thread ends.
+            let _ = THREAD.try_with(|_| ());
+        }
         let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.get_or_insert_default().insert(key(stream), ctx).is_none() {
+        if streams.insert(key(real, stream), ctx).is_none() {
             *open += 1;
             OPEN.store(*open, Release);
         }
@@ -55,8 +87,8 @@ fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
     code
 }
 
-fn gone(stream: Stream) {
-    let key = key(stream);
+fn gone(real: &Real, stream: Stream) {
+    let key = key(real, stream);
     forget(|captured, _| *captured == key);
 }
 
@@ -65,13 +97,12 @@ pub fn context_ended(ctx: Ctx) {
     forget(|_, of| *of == ctx);
 }
 
-fn forget(is_gone: impl Fn(&(Stream, u64), &Ctx) -> bool) {
+fn forget(is_gone: impl Fn(&Key, &Ctx) -> bool) {
     if !any() {
         return;
     }
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(streams) = streams.as_mut() else { return };
     let before = streams.len() as u64;
     streams.retain(|stream, ctx| !is_gone(stream, ctx));
     *open = open.saturating_sub(before - streams.len() as u64);
@@ -83,7 +114,7 @@ fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
     // A failed end still ends the capture, unless the stream had only joined it or the thread is
     // not the one that began it.
     if code == SUCCESS || !real.is_captured(stream) {
-        gone(stream);
+        gone(real, stream);
     }
     code
 }
@@ -171,6 +202,6 @@ pub unsafe fn end_own(real: &Real, stream: Stream, graph: *mut usize) -> Code {
 
 /// Destroys a stream, which ends its capture.
 pub unsafe fn destroy(real: &Real, stream: Stream) -> Code {
-    gone(stream);
+    gone(real, stream);
     real.cuStreamDestroy_v2(stream)
 }

@@ -246,6 +246,19 @@ fn a_capture_in_another_context_outlasts_the_primary_one() {
 }
 
 #[test]
+fn captures_of_a_threads_own_streams_are_one_on_each_device() {
+    let Some(with) = flow("own", "own_captures", true, &[("SIM_DEVICES", "2")]) else { return };
+    with.says("other thread's free = 0");
+    with.says("graph && second = 1");
+}
+
+#[test]
+fn a_capture_that_goes_with_its_thread_keeps_no_memory_back() {
+    let Some(with) = flow("own", "captured_thread", true, &[]) else { return };
+    assert_eq!(with.out.lines().filter(|l| *l == "cuMemFree(p) = 0").count(), 10, "{}{}", with.out, with.err);
+}
+
+#[test]
 fn a_limit_is_what_the_program_sees() {
     let Some(with) = flow("proc", "limited", true, &[("GPUMEM_LIMIT", "128M")]) else { return };
     with.says("# size 128");

@@ -361,6 +361,42 @@ static void captures(int again) {
 }
 static void capture(void) { captures(0); }
 static void recapture(void) { captures(1); }
+/* A thread captures its own stream of two devices, and ends one of them. */
+static void own_captures(void) {
+    handle other, graph = 0, second = 0;
+    ptr p;
+    pthread_t t;
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuMemAlloc(&p, 64 << 20));
+    CODE(cuStreamBeginCapture(0, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuStreamBeginCapture(0, 1));
+    CODE(cuStreamEndCapture(0, &second));
+    CODE(cuCtxSetCurrent(primary));
+    pthread_create(&t, 0, capture_elsewhere, &p);
+    pthread_join(t, 0);
+    CODE(cuStreamEndCapture(0, &graph));
+    CODE(graph && second);
+}
+static void *begin_only(void *arg) {
+    cuCtxSetCurrent(primary);
+    CODE(cuStreamBeginCapture(0, 1));
+    return arg;
+}
+/* A capture that nobody ends goes with the thread whose stream it is of. */
+static void captured_thread(void) {
+    pthread_t t;
+    size_t f, total;
+    ptr p;
+    int i;
+    CODE(cuMemGetInfo(&f, &total));
+    pthread_create(&t, 0, begin_only, 0);
+    pthread_join(t, 0);
+    for (i = 0; i < 10; i++) {
+        CODE(cuMemAlloc(&p, total / 3));
+        CODE(cuMemFree(p));
+    }
+}
 /* With work under way on another stream, freed memory is nobody else's yet. */
 static void held(void) {
     handle s;
@@ -1072,7 +1108,8 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread)
+    FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

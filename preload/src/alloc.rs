@@ -1,13 +1,13 @@
 //! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemFree`: memory that any stream may use at once, and
 //! that is freed after all work that uses it.
 
-use crate::cuda::{Code, Ctx, Ptr, INVALID_VALUE, SUCCESS};
+use crate::cuda::{Code, Ctx, Ptr, CAPTURING, INVALID_VALUE, SUCCESS};
 use crate::pressure::again;
-use crate::real::{other, Real};
+use crate::real::Real;
 use crate::served::{self, Served};
 use crate::{captures, counters, settings};
 use gpumem::context::preload::Free;
-use gpumem::driver::Driver;
+use gpumem::driver::process::Uncancelled;
 use gpumem::pool::AllocInfo;
 use std::ffi::{c_int, c_uint};
 use std::sync::PoisonError;
@@ -94,43 +94,40 @@ pub unsafe fn free(real: &Real, ptr: Ptr) -> Code {
     };
     // A recording shows it as free from here on, whatever the free waits for.
     served.pool.note_free(ptr, None);
-    match free_settled(real, served, &info) {
-        true => {
-            counters::freed(info.requested);
-            SUCCESS
-        }
-        // Another free put it in the quarantine first.
-        false => INVALID_VALUE,
-    }
+    // Another free may have put it in the quarantine first.
+    let Some(code) = free_settled(real, served, &info) else { return INVALID_VALUE };
+    counters::freed(info.requested);
+    code
 }
 
-/// Frees memory once all work that may use it is done; `false` when it has been freed already.
-pub fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> bool {
+/// Frees memory once all work that may use it is done; `None` when it has been freed already. A
+/// context that has failed gives its code.
+fn free_settled(real: &Real, served: &Served, info: &AllocInfo) -> Option<Code> {
     served.synchronous.lock().unwrap_or_else(PoisonError::into_inner).remove(&info.base);
     served.disown(info);
     let here = real.current();
     let elsewhere = info.tag != 0 || here != served.primary() && here != 0;
     let guests = served.ledger.guests();
+    let keep = || served.quarantine.add(served, info.base, info.id, info.usable);
     let marker =
         settings::get().own.free == Free::Marker && served.quarantine.works() && !elsewhere && guests.is_empty();
     if marker || captures::any() {
-        return served.quarantine.add(served, info.base, info.id, info.usable);
+        return keep().then_some(SUCCESS);
     }
+    // The driver may wait in a cancellation point.
+    let _uncancelled = Uncancelled::new();
     // The contexts whose work may use it: the memory's own, the current one, and those of devices
-    // that were given access. One that has ended has no work.
-    let mut waited = served.ledger.device_sync(served.dev).is_ok();
+    // that were given access.
     let mut users = served.peers.lock().unwrap_or_else(PoisonError::into_inner).clone();
     users.extend(guests.into_iter().filter_map(|guest| real.primary(guest.0 as c_int)));
-    users.extend([info.tag as Ctx, here]);
-    for ctx in users.into_iter().filter(|ctx| *ctx != 0 && *ctx != served.primary()) {
-        waited &= real.within(ctx, || other!(real, cuCtxSynchronize())).is_none_or(|c| c == SUCCESS);
-    }
-    match waited {
-        true => {
+    users.extend([served.primary(), info.tag as Ctx, here]);
+    match captures::wait_for(real, users) {
+        SUCCESS => {
             served.put(info.base, info.id);
-            true
+            Some(SUCCESS)
         }
-        // A capture that began meanwhile, or a device that has failed.
-        false => served.quarantine.add(served, info.base, info.id, info.usable),
+        // One that began meanwhile.
+        CAPTURING => keep().then_some(SUCCESS),
+        failed => keep().then_some(failed),
     }
 }

@@ -1,7 +1,7 @@
 //! Which streams are being captured. Memory allocated on them belongs to the graph and is left to
 //! the driver, and no call may invalidate a capture meanwhile.
 
-use crate::cuda::{Code, Ctx, Stream, SUCCESS};
+use crate::cuda::{Code, Ctx, Stream, CAPTURING, NO_TIMING, RELAXED, SUCCESS};
 use crate::real::{other, Real};
 use gpumem::driver::ledger;
 use std::collections::BTreeMap;
@@ -66,6 +66,43 @@ thread_local! {
 #[inline]
 pub fn any() -> bool {
     OPEN.load(Acquire) > 0
+}
+
+/// Waits for all work that contexts have so far; one that has ended has none. Gives the first code
+/// of a failure, which is `CAPTURING` while a stream is being captured.
+pub fn wait_for(real: &Real, contexts: impl IntoIterator<Item = Ctx>) -> Code {
+    let there = contexts.into_iter().filter(|ctx| *ctx != 0);
+    let mut codes = there.filter_map(|ctx| real.within(ctx, || wait_here(real, ctx)));
+    codes.find(|code| *code != SUCCESS).unwrap_or(SUCCESS)
+}
+
+/// Waits for all work of the current context so far. A capture may begin meanwhile: only to record
+/// the marker that the wait is behind would end it.
+fn wait_here(real: &Real, ctx: Ctx) -> Code {
+    let (mut event, mut mode) = (0, RELAXED);
+    match other!(real, cuEventCreate(&mut event, NO_TIMING)) {
+        SUCCESS => {}
+        code => return code,
+    }
+    // In other modes some captures forbid to wait for an event.
+    other!(real, cuThreadExchangeStreamCaptureMode(&mut mode));
+    let marked = {
+        let open = ledger::captures().read().unwrap_or_else(PoisonError::into_inner);
+        if *open > 0 {
+            CAPTURING
+        } else {
+            other!(real, cuCtxRecordEvent(ctx, event))
+        }
+    };
+    let code = match marked {
+        SUCCESS => other!(real, cuEventSynchronize(event)),
+        CAPTURING => CAPTURING,
+        // A driver that has no markers, or a context that has failed.
+        _ => other!(real, cuCtxSynchronize()),
+    };
+    other!(real, cuThreadExchangeStreamCaptureMode(&mut mode));
+    other!(real, cuEventDestroy_v2(event));
+    code
 }
 
 fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {

@@ -1,6 +1,6 @@
 //! CUDA's types and numbers, as far as they pass through here.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// A `CUresult`, any number.
 pub type Code = u32;
@@ -19,6 +19,8 @@ pub const OUT_OF_MEMORY: Code = 2;
 pub const NOT_INITIALIZED: Code = 3;
 pub const INVALID_CONTEXT: Code = 201;
 pub const MAP_FAILED: Code = 205;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+pub const CAPTURING: Code = 900;
 
 /// A `CUipcMemHandle`.
 #[repr(C)]
@@ -52,3 +54,7 @@ pub const READ_WRITE: c_int = 3;
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 pub const RELEASE_THRESHOLD: c_int = 4;
+
+/// `CU_EVENT_DISABLE_TIMING`, and `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub const NO_TIMING: c_uint = 2;
+pub const RELAXED: c_uint = 2;

@@ -125,14 +125,19 @@ macro_rules! functions {
                 cuCtxGetDevice(*mut c_int);
                 cuCtxPushCurrent_v2(Ctx);
                 cuCtxPopCurrent_v2(*mut Ctx);
+                cuCtxRecordEvent(Ctx, usize);
                 cuCtxSynchronize();
                 cuDevicePrimaryCtxGetState(c_int, *mut c_uint, *mut c_int);
                 cuDeviceGetDefaultMemPool(*mut MemPool, c_int);
                 cuDeviceGetMemPool(*mut MemPool, c_int);
                 cuMemPoolGetAccess(*mut c_int, MemPool, *mut Location);
+                cuEventCreate(*mut usize, c_uint);
+                cuEventDestroy_v2(usize);
+                cuEventSynchronize(usize);
                 cuStreamIsCapturing(Stream, *mut c_int);
                 cuStreamGetCtx(Stream, *mut Ctx);
                 cuStreamSynchronize(Stream);
+                cuThreadExchangeStreamCaptureMode(*mut c_uint);
             }
 
         }

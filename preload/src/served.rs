@@ -11,8 +11,8 @@
 //! memory, only that of the primary one ends.
 
 use crate::cuda::{
-    Code, Ctx, Location, MemPool, Ptr, Stream, DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ_WRITE, RELEASE_THRESHOLD,
-    SUCCESS,
+    Code, Ctx, Location, MemPool, Ptr, Stream, CAPTURING, DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ_WRITE,
+    RELEASE_THRESHOLD, SUCCESS,
 };
 use crate::quarantine::{Home, Quarantine};
 use crate::real::{other, Real};
@@ -227,7 +227,7 @@ pub fn code(e: &Error) -> Option<Code> {
         Status::OutOfMemory => Some(OUT_OF_MEMORY),
         Status::Invalid | Status::UnknownPointer | Status::DoubleFree => Some(INVALID_VALUE),
         Status::InvalidStream => Some(400),
-        Status::Capturing => Some(900),
+        Status::Capturing => Some(CAPTURING),
         _ => None,
     }
 }

@@ -62,13 +62,10 @@ impl Book {
 
 impl Hook for Book {
     #[inline]
-    fn before(&self, call: Call) -> Result<()> {
-        if self.ended.load(Relaxed) {
-            return Err(Error::new(Status::ShuttingDown, "the device's context has ended, and all memory with it"));
-        }
-        match call {
-            Call::DeviceSync => captures().read().map_or(Ok(()), |open| refuse(*open)),
-            _ => Ok(()),
+    fn before(&self, _call: Call) -> Result<()> {
+        match self.ended.load(Relaxed) {
+            true => Err(Error::new(Status::ShuttingDown, "the device's context has ended, and all memory with it")),
+            false => Ok(()),
         }
     }
 
@@ -76,6 +73,21 @@ impl Hook for Book {
         let open = captures().read().unwrap_or_else(PoisonError::into_inner);
         refuse(*open)?;
         Ok(Some(open))
+    }
+
+    /// Waits behind a context marker: until the driver has come to wait for the device, a capture
+    /// may begin, which that would end.
+    fn device_sync(&self, inner: &dyn Driver, dev: DeviceId) -> Result<()> {
+        let event = inner.event_create(dev)?;
+        let marked = self.open_gate().and_then(|_open| inner.context_record(dev, event));
+        let waited = match marked {
+            Ok(()) => inner.event_sync(dev, event),
+            // A driver that has no markers.
+            Err(e) if e.status == Status::Unsupported => inner.device_sync(dev),
+            failed => failed,
+        };
+        let _ = inner.event_destroy(dev, event);
+        waited
     }
 
     fn flags(&self, dev: DeviceId, flags: PhysFlags) -> PhysFlags {

@@ -33,6 +33,12 @@ pub trait Hook: Send + Sync {
         Ok(None)
     }
 
+    /// Waits for everything that has been submitted to a device.
+    #[inline]
+    fn device_sync(&self, inner: &dyn Driver, dev: DeviceId) -> Result<()> {
+        inner.device_sync(dev)
+    }
+
     /// The flags with which physical memory is created, given those asked for.
     #[inline]
     fn flags(&self, _dev: DeviceId, flags: PhysFlags) -> PhysFlags {
@@ -197,6 +203,11 @@ impl<H: Hook> Driver for Wrap<H> {
         }
     }
 
+    fn device_sync(&self, dev: DeviceId) -> Result<()> {
+        self.hook.before(Call::DeviceSync)?;
+        self.hook.device_sync(&*self.inner, dev)
+    }
+
     #[inline]
     fn event_query(&self, dev: DeviceId, e: EventHandle) -> Result<bool> {
         self.hook.before(Call::EventQuery)?;
@@ -265,7 +276,6 @@ impl<H: Hook> Driver for Wrap<H> {
         SetCurrentDevice: fn set_current_device(&self, dev: DeviceId) -> Result<()>;
         CanAccess: fn can_access(&self, dev: DeviceId, owner: DeviceId) -> Result<bool>;
         MemInfo: fn mem_info(&self, dev: DeviceId) -> Result<MemInfo>;
-        DeviceSync: fn device_sync(&self, dev: DeviceId) -> Result<()>;
         PhysExport: fn phys_export(&self, h: PhysHandle) -> Result<OwnedFd>;
         StreamDevice: fn stream_device(&self, s: StreamHandle) -> Result<DeviceId>;
         StreamId: fn stream_id(&self, dev: DeviceId, s: StreamHandle) -> Result<u64>;

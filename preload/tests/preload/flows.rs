@@ -259,6 +259,23 @@ fn a_capture_that_goes_with_its_thread_keeps_no_memory_back() {
 }
 
 #[test]
+fn a_capture_that_begins_while_a_thread_waits_is_not_lost() {
+    let two = ("SIM_DEVICES", "2");
+    for (name, free) in
+        [("captured_meanwhile", "sync"), ("captured_in_shortage", "marker"), ("captured_by_guest", "marker")]
+    {
+        let Some(with) = flow("proc", name, true, &[two, ("GPUMEM_FREE", free)]) else { return };
+        with.says("graph != 0 = 1");
+    }
+}
+
+#[test]
+fn a_free_that_waits_tells_what_the_device_has_come_to() {
+    let Some(with) = alike("proc", "failed", &[("GPUMEM_FREE", "sync")]) else { return };
+    with.says("cuMemFree(p) = 700");
+}
+
+#[test]
 fn a_limit_is_what_the_program_sees() {
     let Some(with) = flow("proc", "limited", true, &[("GPUMEM_LIMIT", "128M")]) else { return };
     with.says("# size 128");

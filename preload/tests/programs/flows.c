@@ -78,6 +78,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
     X(simHold, 2000, simHold, (handle))                                                                                        \
     X(simRelease, 2000, simRelease, (handle))                                                                                  \
+    X(simFail, 2000, simFail, (int))                                                                                           \
     X(simGate, 2000, simGate, (int))                                                                                           \
     X(simNative, 2000, simNative, (void))                                                                                      \
     X(simRetained, 2000, simRetained, (int))
@@ -396,6 +397,59 @@ static void captured_thread(void) {
         CODE(cuMemAlloc(&p, total / 3));
         CODE(cuMemFree(p));
     }
+}
+static void *taker(void *arg) {
+    handle array;
+    cuCtxSetCurrent(primary);
+    CODE(cuArrayCreate(&array, 0));
+    return arg;
+}
+/* A capture begins while a thread waits for the device. */
+static void begins_while(void *(*waits)(void *), ptr *p, handle ctx) {
+    handle s, graph = 0;
+    pthread_t t;
+    CODE(cuCtxSetCurrent(ctx));
+    CODE(cuStreamCreate(&s, 1));
+    alarm(20);
+    simGate(1);
+    pthread_create(&t, 0, waits, p);
+    while (!simGate(1)) usleep(1000);
+    CODE(cuStreamBeginCapture(s, 2));
+    simGate(0);
+    pthread_join(t, 0);
+    CODE(cuStreamEndCapture(s, &graph));
+    CODE(graph != 0);
+    CODE(cuCtxSetCurrent(primary));
+}
+static void captured_meanwhile(void) {
+    ptr p;
+    CODE(cuMemAlloc(&p, 32 << 20));
+    begins_while(capture_elsewhere, &p, primary);
+}
+static void captured_in_shortage(void) {
+    ptr p;
+    CODE(cuMemAlloc(&p, 600 << 20));
+    CODE(cuMemFree(p));
+    begins_while(taker, 0, primary);
+}
+static void captured_by_guest(void) {
+    handle other;
+    ptr p;
+    CODE(cuMemAlloc(&p, 32 << 20));
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuCtxEnablePeerAccess(primary, 0));
+    begins_while(capture_elsewhere, &p, other);
+}
+/* A free that waits tells what the device has come to. */
+static void failed(void) {
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(simFail(700));
+    CODE(cuMemFree(p));
+    CODE(simFail(0));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
 }
 /* With work under way on another stream, freed memory is nobody else's yet. */
 static void held(void) {
@@ -1108,7 +1162,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread)
+    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);

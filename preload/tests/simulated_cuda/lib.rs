@@ -22,6 +22,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 type Code = u32;
@@ -337,6 +338,18 @@ fn begin(s: usize, mode: c_int) -> Code {
 /// Whether the gate is closed, and how many threads wait for it to open.
 static GATE: (Mutex<(bool, Code)>, Condvar) = (Mutex::new((false, 0)), Condvar::new());
 
+/// What every wait for a context or an event gives, as after a failure of the device.
+static FAILURE: AtomicU32 = AtomicU32::new(0);
+
+/// Waits: passes the gate first.
+fn wait(run: impl FnOnce() -> Code) -> Code {
+    pass_gate();
+    match FAILURE.load(SeqCst) {
+        0 => run(),
+        code => code,
+    }
+}
+
 fn pass_gate() {
     let mut gate = GATE.0.lock().unwrap();
     gate.1 += 1;
@@ -428,7 +441,7 @@ cuda! {
     fn cuCtxPushCurrent_v2(c: usize) { if device_of(c).is_none() { return 201; } STACK.with(|s| s.push(c)); 0 }
     fn cuCtxPopCurrent_v2(c: *mut usize) { match STACK.with(Stack::pop) { Some(p) => { c.write(p); 0 } None => 201 } }
     fn cuCtxGetDevice(d: *mut c_int) { d.write(here!().0 as c_int); 0 }
-    fn cuCtxSynchronize() { let dev = here!(); pass_gate(); code(sim().host.device_sync(dev)) }
+    fn cuCtxSynchronize() { let dev = here!(); wait(|| code(sim().host.device_sync(dev))) }
     fn cuCtxEnablePeerAccess(c: usize, f: c_uint) { here!(); if f != 0 || device_of(c).is_none() { return 1; } 0 }
     fn cuThreadExchangeStreamCaptureMode(m: *mut c_uint) { m.write(0); 0 }
     fn cuMemGetInfo_v2(f: *mut usize, t: *mut usize) {
@@ -495,7 +508,7 @@ cuda! {
         let dev = here!();
         match sim().host.event_query(dev, EventHandle(e)) { Ok(true) => 0, Ok(false) => 600, Err(e) => code(Err(e)) }
     }
-    fn cuEventSynchronize(e: u64) { let dev = here!(); code(sim().host.event_sync(dev, EventHandle(e))) }
+    fn cuEventSynchronize(e: u64) { let dev = here!(); wait(|| code(sim().host.event_sync(dev, EventHandle(e)))) }
     fn cuCtxRecordEvent(c: usize, e: u64) { match device_of(c) { Some(dev) => code(sim().host.context_record(dev, EventHandle(e))), None => 201 } }
     fn cuMemcpyAsync(d: u64, s: u64, n: usize, st: usize) { copy(d, s, n, st) }
     fn cuMemcpyHtoD_v2(d: u64, s: u64, n: usize) { copy_now(d, s, n) }
@@ -596,13 +609,14 @@ cuda! {
         needs_half()
     }
     fn cuFuncGetAttribute(_out: *mut c_int, _what: c_int, _f: usize) { needs_half() }
-    /* While it is closed, threads that wait for a context wait on; says how many do. */
+    /* While it is closed, threads that wait for a context or an event wait on; says how many do. */
     fn simGate(closed: c_int) {
         let mut gate = GATE.0.lock().unwrap();
         gate.0 = closed != 0;
         GATE.1.notify_all();
         gate.1
     }
+    fn simFail(c: c_int) { FAILURE.store(c as Code, SeqCst); 0 }
     /* For tests: keeps a stream from making progress, lets it go on, counts the driver's own live allocations. */
     fn simHold(s: usize) { let dev = home!(s); code(sim().host.hold(dev, StreamHandle(s))) }
     fn simRelease(s: usize) { let dev = home!(s); code(sim().host.release(dev, StreamHandle(s))) }

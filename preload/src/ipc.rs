@@ -2,7 +2,8 @@
 //! is mapped, so a handle of gpumem's names the process and the allocation. The process that opens
 //! it asks the named one ([`crate::porter`]), gets the memory as file descriptors, and maps it.
 
-use crate::cuda::{Code, Ctx, IpcHandle, Ptr, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
+use crate::captures;
+use crate::cuda::{Code, Ctx, IpcHandle, Ptr, CAPTURING, INVALID_CONTEXT, INVALID_VALUE, MAP_FAILED, SUCCESS};
 use crate::name::Name;
 use crate::porter;
 use crate::real::{other, Real};
@@ -34,12 +35,12 @@ struct Import {
     /// The first mapped address, and the pieces from there.
     va: u64,
     pieces: Vec<Piece>,
-    /// Openings less closings.
+    /// Openings less closings. With none left it is mapped until no work uses it.
     opened: u64,
     /// The number of the first opening, and of the last.
     first: u64,
     latest: u64,
-    /// The context that opened it first, with which it ends.
+    /// The context of the first opening, with which it ends.
     ctx: Ctx,
     served: &'static Served,
 }
@@ -48,6 +49,8 @@ struct Import {
 type Imports = Option<HashMap<(Name, DeviceId), Import>>;
 
 static IMPORTS: Mutex<Imports> = Mutex::new(None);
+/// Imports that were closed while no wait was possible.
+static LATE: Mutex<Vec<(Name, DeviceId)>> = Mutex::new(Vec::new());
 /// Openings so far.
 static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
@@ -62,8 +65,8 @@ fn opening() -> u64 {
 /// The memory of another process at `ptr`.
 pub fn find(ptr: Ptr) -> Option<Found> {
     let imports = imports();
-    let ((name, _), import) =
-        imports.iter().flatten().find(|((name, _), i)| (i.ptr..i.ptr + name.bytes).contains(&ptr))?;
+    let mut open = imports.iter().flatten().filter(|(_, i)| i.opened > 0);
+    let ((name, _), import) = open.find(|((name, _), i)| (i.ptr..i.ptr + name.bytes).contains(&ptr))?;
     Some(Found {
         served: import.served,
         base: import.ptr,
@@ -82,6 +85,7 @@ pub fn any_besides(dev: DeviceId, ctx: Ctx) -> bool {
 
 /// Unmaps what a context has opened, which is about to end.
 pub fn context_ends(real: &Real, ctx: Ctx) {
+    end_late(real);
     let ending: Vec<Import> =
         imports().iter_mut().flat_map(|all| all.extract_if(|_, i| i.ctx == ctx)).map(|(_, i)| i).collect();
     if !ending.is_empty() {
@@ -128,11 +132,15 @@ unsafe fn attach(real: &Real, out: *mut Ptr, name: Name) -> Code {
         return INVALID_CONTEXT;
     }
     let Some((served, _)) = served::of_context(real, real.current()) else { return INVALID_CONTEXT };
+    end_late(real);
     let key = (name, served.dev);
     let open_again = |imports: &mut Imports| {
         let known = imports.get_or_insert_default().get_mut(&key)?;
-        known.opened += 1;
         known.latest = opening();
+        if known.opened == 0 {
+            (known.first, known.ctx) = (known.latest, real.current());
+        }
+        known.opened += 1;
         // SAFETY: not null, so the program's place for an address.
         unsafe { out.write(known.ptr) };
         Some(SUCCESS)
@@ -226,31 +234,53 @@ impl Import {
 
 pub unsafe fn close(real: &Real, ptr: Ptr) -> Code {
     let _uncancelled = Uncancelled::new();
+    end_late(real);
+    let mut imports = imports();
+    let found = imports.iter_mut().flatten().find(|(_, i)| i.ptr == ptr && i.opened > 0);
+    let Some((key, known)) = found.map(|(key, known)| (*key, known)) else {
+        drop(imports);
+        return real.cuIpcCloseMemHandle(ptr);
+    };
+    known.opened -= 1;
+    drop(imports);
+    match end_when_idle(real, key) {
+        CAPTURING => SUCCESS,
+        code => code,
+    }
+}
+
+/// Unmaps what was closed while no wait was possible, if one is now.
+fn end_late(real: &Real) {
+    let late = std::mem::take(&mut *LATE.lock().unwrap_or_else(PoisonError::into_inner));
+    for key in late {
+        end_when_idle(real, key);
+    }
+}
+
+/// Waits for the work that uses an import, as the driver does, and unmaps it; others open and close
+/// meanwhile, and one that is open stays.
+fn end_when_idle(real: &Real, key: (Name, DeviceId)) -> Code {
     // The opening up to which all work has been waited for.
     let mut waited = None;
     loop {
         let mut imports = imports();
-        let found = imports.iter_mut().flatten().find(|(_, i)| i.ptr == ptr);
-        let Some((key, known)) = found.map(|(key, known)| (*key, known)) else {
-            drop(imports);
-            return real.cuIpcCloseMemHandle(ptr);
-        };
-        if known.opened > 1 {
-            known.opened -= 1;
-            return SUCCESS;
-        }
+        let Some(all) = imports.as_mut() else { return SUCCESS };
+        let Some(known) = all.get(&key).filter(|i| i.opened == 0) else { return SUCCESS };
         let latest = Some(known.latest);
         if waited == latest {
-            let last = imports.as_mut().and_then(|all| all.remove(&key));
+            let last = all.remove(&key);
             drop(imports);
             last.iter().for_each(Import::end);
             return SUCCESS;
         }
+        let users = [known.ctx, known.served.primary(), real.current()];
         drop(imports);
-        // Waits for work that uses it, as the driver does; others open and close meanwhile.
-        match other!(real, cuCtxSynchronize()) {
+        match captures::wait_for(real, users) {
             SUCCESS => waited = latest,
-            code => return code,
+            code => {
+                LATE.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+                return code;
+            }
         }
     }
 }

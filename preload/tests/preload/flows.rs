@@ -345,6 +345,29 @@ fn a_handle_can_be_opened_while_a_thread_waits_to_close_it() {
 }
 
 #[test]
+fn a_handle_that_is_closed_in_a_capture_is_unmapped_later() {
+    let Some(with) = flow("proc", "share_captured", true, &[]) else { return };
+    let lines = |wanted: &str| with.out.lines().filter(|l| *l == wanted).count();
+    for (line, times) in [("graph != 0 = 1", 2), ("closed again 0", 3), ("cuIpcCloseMemHandle(q) = 0", 3), ("all 1", 2)]
+    {
+        assert_eq!(lines(line), times, "{line}: {}{}", with.out, with.err);
+    }
+    for line in ["once 1", "mapped 1", "mapped then 0"] {
+        with.says(line);
+    }
+}
+
+#[test]
+fn a_close_waits_for_the_device_that_the_handle_was_opened_on() {
+    for seed in ["1", "2", "3"] {
+        let variables = [("SIM_DEVICES", "2"), ("SIM_SEED", seed)];
+        let Some(with) = flow("proc", "share_elsewhere", true, &variables) else { return };
+        with.says("changed 1");
+        assert!(!with.err.contains("UnmapInUse"), "{}", with.err);
+    }
+}
+
+#[test]
 fn signals_do_not_keep_a_handle_from_being_opened() {
     let Some(with) = flow("proc", "share_interrupted", true, &[]) else { return };
     with.says("opened 1");

@@ -1004,6 +1004,79 @@ static void share_while_closing(void) {
     io(to[1], &h, sizeof h, 1);
     wait(0);
 }
+/* A handle is closed while a stream is being captured, and opened again before the capture ends or
+ * after. */
+static void share_captured(void) {
+    int to[2], i;
+    ipc h, other;
+    ptr p, q, r, o;
+    size_t n;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        handle s, graph = 0;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        io(to[0], &other, sizeof other, 0);
+        CODE(cuIpcOpenMemHandle(&o, other, 1));
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        CODE(cuStreamCreate(&s, 1));
+        for (i = 0; i < 2; i++) {
+            CODE(cuStreamBeginCapture(s, 2));
+            CODE(cuIpcCloseMemHandle(q));
+            SAY("closed again %d\n", cuIpcCloseMemHandle(q) == 0);
+            if (!i) {
+                CODE(cuIpcOpenMemHandle(&r, h, 1));
+                SAY("once %d\n", q == r);
+            }
+            CODE(cuStreamEndCapture(s, &graph));
+            CODE(graph != 0);
+            if (!i) SAY("all %d\n", all(q, 5 << 20, 3));
+        }
+        SAY("mapped %d\n", cuMemGetAddressRange(0, &n, q) == 0);
+        CODE(cuIpcCloseMemHandle(o));
+        SAY("mapped then %d\n", cuMemGetAddressRange(0, &n, q) == 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        SAY("all %d\n", all(q, 5 << 20, 3));
+        CODE(cuIpcCloseMemHandle(q));
+        SAY("closed again %d\n", cuIpcCloseMemHandle(q) == 0);
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemAlloc(&q, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    CODE(cuIpcGetMemHandle(&other, q));
+    io(to[1], &h, sizeof h, 1);
+    io(to[1], &other, sizeof other, 1);
+    wait(0);
+}
+/* A handle is closed while another device is the current one, and its own at work. */
+static void share_elsewhere(void) {
+    int to[2];
+    ipc h;
+    ptr p, q;
+    if (pipe(to)) exit(4);
+    if (!fork()) {
+        handle second, s;
+        start();
+        io(to[0], &h, sizeof h, 0);
+        CODE(cuIpcOpenMemHandle(&q, h, 1));
+        CODE(cuDevicePrimaryCtxRetain(&second, 1));
+        CODE(cuStreamCreate(&s, 1));
+        CODE(cuMemsetD8Async(q, 4, 5 << 20, s));
+        CODE(cuCtxSetCurrent(second));
+        CODE(cuIpcCloseMemHandle(q));
+        exit(0);
+    }
+    start();
+    CODE(cuMemAlloc(&p, 5 << 20));
+    CODE(cuMemsetD8(p, 3, 5 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    io(to[1], &h, sizeof h, 1);
+    wait(0);
+    SAY("changed %d\n", all(p, 5 << 20, 4));
+}
 static void nothing(int signal) { (void)signal; }
 static void *opener(void *arg) {
     ptr q;
@@ -1163,7 +1236,7 @@ int main(int argc, char **argv) {
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
-    FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(share_captured) FLOW(share_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

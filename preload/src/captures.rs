@@ -4,6 +4,7 @@
 use crate::cuda::{Code, Ctx, Stream, CAPTURING, NO_TIMING, RELAXED, SUCCESS};
 use crate::real::{other, Real};
 use gpumem::driver::ledger;
+use gpumem::driver::process::Uncancelled;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -106,6 +107,7 @@ fn wait_here(real: &Real, ctx: Ctx) -> Code {
 }
 
 fn begins(real: &Real, stream: Stream, begin: impl FnOnce() -> Code) -> Code {
+    let _uncancelled = Uncancelled::new();
     let ctx = context(real, stream);
     // The lock keeps threads from recording a marker between the driver's begin and the count.
     let mut open = ledger::captures().write().unwrap_or_else(PoisonError::into_inner);
@@ -147,6 +149,7 @@ fn forget(is_gone: impl Fn(&Key, &Ctx) -> bool) {
 }
 
 fn ends(real: &Real, stream: Stream, end: impl FnOnce() -> Code) -> Code {
+    let _uncancelled = Uncancelled::new();
     let code = end();
     // A failed end still ends the capture, unless the stream had only joined it or the thread is
     // not the one that began it.

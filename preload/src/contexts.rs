@@ -4,7 +4,8 @@ use crate::cuda::{Code, Ctx, MAP_FAILED, SUCCESS};
 use crate::real::{other, Real};
 use crate::{captures, ipc, served};
 use gpumem::base::DeviceId;
-use std::collections::HashMap;
+use gpumem::driver::process::Uncancelled;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 /// How often the program has retained each device's primary context, less its releases.
 static RETAINED: [AtomicI64; 64] = [const { AtomicI64::new(0) }; 64];
 /// Green contexts, each of which retains the primary context of its device.
-static GREEN: Mutex<Option<HashMap<usize, c_int>>> = Mutex::new(None);
+static GREEN: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
 
 fn retained(device: c_int) -> Option<&'static AtomicI64> {
     RETAINED.get(usize::try_from(device).ok()?)
@@ -20,6 +21,7 @@ fn retained(device: c_int) -> Option<&'static AtomicI64> {
 
 /// Destroys a created context, and with it its memory.
 pub unsafe fn destroy(real: &Real, ctx: Ctx) -> Code {
+    let _uncancelled = Uncancelled::new();
     if served::of_primary(ctx).is_none() {
         ipc::context_ends(real, ctx);
     }
@@ -53,17 +55,19 @@ pub unsafe fn retain(real: &Real, out: *mut Ctx, device: c_int) -> Code {
 }
 
 pub unsafe fn create_green(real: &Real, out: *mut usize, desc: *mut c_void, device: c_int, flags: c_uint) -> Code {
+    let _uncancelled = Uncancelled::new();
     let code = count(device, real.cuGreenCtxCreate(out, desc, device, flags));
     if code == SUCCESS {
         // SAFETY: the driver has written it.
         let green = unsafe { out.read() };
-        GREEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(green, device);
+        GREEN.lock().unwrap_or_else(PoisonError::into_inner).insert(green, device);
     }
     code
 }
 
 pub unsafe fn destroy_green(real: &Real, green: usize) -> Code {
-    let device = GREEN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().remove(&green);
+    let _uncancelled = Uncancelled::new();
+    let device = GREEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&green);
     let destroy = || real.cuGreenCtxDestroy(green);
     device.map_or_else(destroy, |device| releases(real, device, destroy))
 }
@@ -72,6 +76,7 @@ pub unsafe fn destroy_green(real: &Real, green: usize) -> Code {
 /// of created contexts: its streams are in the primary one. Captures there end with it; those in
 /// other contexts of the device continue.
 fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -> Code) -> Code {
+    let _uncancelled = Uncancelled::new();
     let ctx = captures::any().then(|| real.primary(device)).flatten();
     let served = served::existing(device);
     if let Some(served) = served {

@@ -95,6 +95,7 @@ pub fn context_ends(real: &Real, ctx: Ctx) {
 }
 
 pub unsafe fn export(real: &Real, out: *mut IpcHandle, ptr: Ptr) -> Code {
+    let _uncancelled = Uncancelled::new();
     let found = served::owner(ptr).filter(|_| !out.is_null()).and_then(|s| Some((s, s.info_containing(ptr)?)));
     let Some((served, info)) = found else { return real.cuIpcGetMemHandle(out, ptr) };
     let Some(nonce) = porter::start() else { return MAP_FAILED };

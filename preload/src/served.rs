@@ -270,6 +270,8 @@ impl Served {
         self.quarantine.poll(self, true);
         let ptr = self.settled(&request)?;
         if tag != 0 {
+            // A new map gets a seed from the system, which is a cancellation point.
+            let _uncancelled = process::Uncancelled::new();
             let id = self.pool.info(ptr).map_or(0, |i| i.id);
             lock(&self.created).entry(tag).or_default().insert(ptr, id);
             self.created_live.fetch_add(1, Relaxed);

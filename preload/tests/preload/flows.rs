@@ -443,7 +443,7 @@ fn a_recording_outlives_a_reset() {
 }
 
 #[test]
-fn a_pending_cancellation_waits_for_the_end_of_a_request() {
+fn a_pending_cancellation_waits_for_the_end_of_a_call() {
     alike("proc", "cancel", &[]);
 }
 

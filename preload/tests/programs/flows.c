@@ -1210,13 +1210,35 @@ static void recorded(void) {
     CODE(cuDevicePrimaryCtxReset(0));
 }
 
-/* The first request of a thread with a pending cancellation: a cancellation point in it must not
- * unwind the library's frames. */
+/* A thread's first calls with a pending cancellation: a cancellation point in them must not unwind
+ * the library's frames. */
+static ptr shared;
 static void *cancelled(void *arg) {
     ptr p;
+    ipc h;
+    handle c, s, graph;
     cuCtxSetCurrent(primary);
+    CODE(cuStreamCreate(&s, 1));
     pthread_cancel(pthread_self());
-    CODE(cuMemAlloc(&p, 3 << 20));
+    switch ((uintptr_t)arg) {
+    case 0: CODE(cuMemAlloc(&p, 3 << 20)); break;
+    case 1: SAY("# exported %u\n", cuIpcGetMemHandle(&h, shared)); break;
+    case 2:
+        CODE(cuStreamBeginCapture(s, 1));
+        CODE(cuStreamEndCapture(s, &graph));
+        break;
+    case 3:
+        CODE(cuCtxCreate(&c, 0, 0));
+        CODE(cuMemAlloc(&p, 1 << 20));
+        CODE(cuMemFree(p));
+        CODE(cuCtxDestroy(c));
+        break;
+    case 4:
+        CODE(cuGreenCtxCreate(&c, 0, 0, 1));
+        CODE(cuGreenCtxDestroy(c));
+        break;
+    case 5: CODE(cuDevicePrimaryCtxReset(0)); break;
+    }
     pthread_testcancel();
     return arg;
 }
@@ -1224,9 +1246,12 @@ static void *cancelled(void *arg) {
 static void cancel(void) {
     pthread_t thread;
     void *result = 0;
-    pthread_create(&thread, 0, cancelled, 0);
-    pthread_join(thread, &result);
-    SAY("cancelled %d\n", result == PTHREAD_CANCELED);
+    for (uintptr_t i = 0; i < 6; i++) {
+        pthread_create(&thread, 0, cancelled, (void *)i);
+        pthread_join(thread, &result);
+        SAY("cancelled %d\n", result == PTHREAD_CANCELED);
+        if (i == 0) CODE(cuMemAlloc(&shared, 1 << 20));
+    }
 }
 
 #define FLOW(name) if (!strcmp(argv[2], #name)) { if (strncmp(#name, "share", 5)) start(); name(); return 0; }

@@ -13,6 +13,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The process in which the thread was started, and its nonce.
 static STARTED: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+/// The socket's descriptor, or -1.
+static LISTENER: AtomicI32 = AtomicI32::new(-1);
+
+/// Closes a forked child's copy of the socket: nobody answers there, so whoever connects once this
+/// process has ended would wait.
+extern "C" fn in_child() {
+    let fd = LISTENER.swap(-1, Relaxed);
+    // SAFETY: the child has no thread that uses it. One system call, as a fork handler must do no
+    // more; the C library's `close` is a cancellation point.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+}
 
 fn address(pid: u32, nonce: u64) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("gpumem-{pid}-{nonce:016x}"))
@@ -43,7 +55,11 @@ pub fn start() -> Option<u64> {
     std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut nonce)).ok()?;
     let nonce = u64::from_ne_bytes(nonce);
     let listener = UnixListener::bind_addr(&address(pid, nonce).ok()?).ok()?;
+    let fd = listener.as_raw_fd();
     exit::spawn("gpumem-ipc", move || serve(&listener)).ok()?;
+    LISTENER.store(fd, Relaxed);
+    // SAFETY: a function of this library, which stays loaded (`-z nodelete`).
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     *started = Some((pid, nonce));
     Some(nonce)
 }

@@ -368,6 +368,13 @@ fn a_close_waits_for_the_device_that_the_handle_was_opened_on() {
 }
 
 #[test]
+fn a_forked_child_does_not_keep_the_socket() {
+    let Some(with) = flow("proc", "share_child", true, &[]) else { return };
+    with.says("sockets 1");
+    with.says("sockets of the child 0");
+}
+
+#[test]
 fn signals_do_not_keep_a_handle_from_being_opened() {
     let Some(with) = flow("proc", "share_interrupted", true, &[]) else { return };
     with.says("opened 1");

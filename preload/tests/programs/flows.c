@@ -1149,6 +1149,30 @@ static int open_descriptors(void) {
     closedir(all);
     return n;
 }
+static int open_sockets(void) {
+    char path[64], what[64] = {0};
+    int fd, n = 0;
+    for (fd = 0; fd < 1024; fd++) {
+        sprintf(path, "/proc/self/fd/%d", fd);
+        if (readlink(path, what, sizeof what - 1) > 0) n += !strncmp(what, "socket:", 7);
+    }
+    return n;
+}
+/* A forked child keeps nothing at which its parent is asked for memory. */
+static void share_child(void) {
+    int before = open_sockets();
+    ipc h;
+    ptr p;
+    start();
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuIpcGetMemHandle(&h, p));
+    SAY("sockets %d\n", open_sockets() - before);
+    if (!fork()) {
+        SAY("sockets of the child %d\n", open_sockets() - before);
+        _exit(0);
+    }
+    wait(0);
+}
 static void limit_descriptors(int most) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) exit(4);
@@ -1261,7 +1285,7 @@ int main(int argc, char **argv) {
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
-    FLOW(share_captured) FLOW(share_elsewhere) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
+    FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;

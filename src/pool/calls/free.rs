@@ -182,9 +182,11 @@ impl Pool {
             return;
         }
         self.counters.freed_since_trim.store(0, Relaxed);
-        if let Some(s) = stream {
-            let _ = self.mark_stream(s);
-        }
+        let _ = match stream {
+            Some(s) => self.mark_stream(s),
+            None if self.order.mark_context(None).unwrap_or(false) => self.order.poll_patiently(),
+            None => Ok(()),
+        };
         // What cannot be given back now is given back with a later free.
         let _changing = self.change();
         let _ = self.release_free(self.live_now() + threshold);

@@ -27,13 +27,14 @@ impl Pool {
         };
         let least = requested.checked_next_multiple_of(self.page).unwrap_or(u64::MAX);
         let seems_to_fit = requested <= limit.saturating_sub(live) && !self.as_much_is_free(requested);
-        let pieces = match seems_to_fit && least > limit.saturating_sub(mapped) {
+        let pieces = match self.page > total || seems_to_fit && least > limit.saturating_sub(mapped) {
             true => format!(", and memory is mapped in pieces of {}", human(self.page)),
             false => String::new(),
         };
         // Advises only what would help.
         let advice = match limit {
             _ if requested > total => "It is more than the whole device has: ask for less at a time",
+            _ if self.page > total => "Set GPUMEM_PAGE_SIZE to less than the device has",
             l if least > l => "Raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",
             u64::MAX => "Free memory, or ask for less at a time",
             _ => "Free memory, raise the limit (GPUMEM_LIMIT or the program's own), or ask for less at a time",

@@ -5,7 +5,7 @@ use gpumem::base::size::{self, GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::fault::FaultRule;
 use gpumem::driver::{Call, Driver};
-use gpumem::pool::{AllocFlags, PoolOptions};
+use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions, Scope};
 
 #[test]
 fn the_limit_is_kept_to_the_byte() {
@@ -60,6 +60,11 @@ fn out_of_memory_names_the_pieces_when_less_than_one_is_left() {
         kept.into_iter().for_each(|p| rig.free(p, s));
         rig.close();
     }
+    let rig = Rig::new(checked(64 * MIB), PoolOptions { page_size: GIB, ..PoolOptions::default() });
+    let e = rig.pool.malloc(&request(100, rig.stream())).unwrap_err();
+    assert!(e.message.contains("mapped in pieces of 1.00 GiB") && e.message.contains("GPUMEM_PAGE_SIZE"), "{e}");
+    assert!(!e.message.contains("Free memory"), "{e}");
+    rig.close();
 }
 
 /// A cache that allocates until it is refused, and then lets one block go, waits for nothing.
@@ -262,16 +267,32 @@ fn preallocated_memory_is_there_for_every_stream() {
 #[test]
 fn a_free_beyond_the_threshold_gives_memory_back() {
     let threshold = 20 * MIB;
-    let rig = Rig::new(checked(GIB), PoolOptions { trim_threshold: threshold, ..PoolOptions::default() });
-    let s = rig.stream();
-    let blocks: Vec<u64> = (0..20).map(|_| rig.malloc(10 * MIB, s)).collect();
-    for p in blocks {
-        rig.free(p, s);
-        let st = rig.pool.stats();
-        assert!(st.mapped <= st.live + threshold, "{st:?}");
-        rig.books();
+    for named in [true, false] {
+        let rig = Rig::new(checked(GIB), PoolOptions { trim_threshold: threshold, ..PoolOptions::default() });
+        let s = rig.stream();
+        let blocks: Vec<u64> = (0..20).map(|_| rig.malloc(10 * MIB, s)).collect();
+        for p in blocks {
+            rig.pool.free(p, named.then_some(s)).unwrap();
+            let st = rig.pool.stats();
+            assert!(st.mapped <= st.live + threshold, "named: {named}, {st:?}");
+            rig.books();
+        }
+        assert!(rig.mapped() >= threshold - PAGE, "not more than was asked for");
+        rig.close();
     }
-    assert!(rig.mapped() >= threshold - PAGE, "not more than was asked for");
+}
+
+/// So does the end of an arena.
+#[test]
+fn the_end_of_a_scope_beyond_the_threshold_gives_memory_back() {
+    let threshold = 20 * MIB;
+    let rig = Rig::new(checked(GIB), PoolOptions { trim_threshold: threshold, ..PoolOptions::default() });
+    let (s, scope) = (rig.stream(), Scope::new(1, None));
+    for _ in 0..20 {
+        rig.pool.malloc(&AllocRequest { scope: Some(&scope), ..request(10 * MIB, s) }).unwrap();
+    }
+    rig.pool.free_scope(&scope);
+    assert!(rig.mapped() <= threshold, "{:?}", rig.pool.stats());
     rig.close();
 }
 

@@ -415,15 +415,8 @@ pub fn end(device: c_int) -> bool {
         return false;
     }
     counters::ended(served.peak_mapped());
-    if counters::is_on() {
-        served.pool.visit(&mut |alive, _| {
-            if !served.quarantine.has(alive.info.base) {
-                counters::gone(alive.info.requested);
-            }
-            true
-        });
-    }
-    let _ = served.ledger.device_sync(served.dev);
+    // Counters and recordings show its memory as free.
+    served.end_primary();
     if let Err(e) = served.ledger.tear_down(served.dev) {
         if settings::get().log >= 1 {
             settings::say(&format!("device {device}, which is reset, keeps memory: {e}"));

@@ -2,6 +2,7 @@
 //! gpumem's.
 
 use crate::support::{self, flow, program, run, Run};
+use gpumem::observe::Kind;
 use std::process::Command;
 
 /// Runs a flow both ways: the same codes, data and order. Gives the one with gpumem.
@@ -447,6 +448,19 @@ fn a_recording_outlives_a_reset() {
     let recording = gpumem::observe::Recording::open(&file).unwrap();
     assert_eq!(recording.faults(), None);
     assert_eq!(gpumem::observe::History::of(&recording).lives.len(), 100);
+}
+
+#[test]
+fn a_recording_shows_what_a_reset_takes_as_free_and_unmapped() {
+    let file = support::scratch().join("resets.gmrec");
+    let _ = std::fs::remove_file(&file);
+    let Some(with) = flow("proc", "recorded_resets", true, &[("GPUMEM_RECORD", file.to_str().unwrap())]) else { return };
+    assert_eq!(with.code, Some(0), "{}", with.err);
+    let recording = gpumem::observe::Recording::open(&file).unwrap();
+    let history = gpumem::observe::History::of(&recording);
+    assert_eq!((history.lives.len(), history.live, history.peak), (10, 0, 50 << 20));
+    let bytes = |of| recording.events.iter().filter(|h| h.event.kind == of).map(|h| h.event.bytes).sum::<u64>();
+    assert_eq!(bytes(Kind::Map), bytes(Kind::Unmap));
 }
 
 #[test]

@@ -1234,6 +1234,15 @@ static void recorded(void) {
     CODE(cuDevicePrimaryCtxReset(0));
 }
 
+/* What a reset takes is free from then on. */
+static void recorded_resets(void) {
+    ptr p;
+    for (int i = 0; i < 10; i++) {
+        if (cuMemAlloc(&p, 50 << 20)) exit(3);
+        if (cuDevicePrimaryCtxReset(0) || cuDevicePrimaryCtxRetain(&primary, 0) || cuCtxSetCurrent(primary)) exit(4);
+    }
+}
+
 /* A thread's first calls with a pending cancellation: a cancellation point in them must not unwind
  * the library's frames. */
 static ptr shared;
@@ -1286,7 +1295,7 @@ int main(int argc, char **argv) {
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
-    FLOW(recorded) FLOW(cancel)
+    FLOW(recorded) FLOW(recorded_resets) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;
 }

@@ -17,6 +17,7 @@
 //! | `graphs` | memset nodes that name no context |
 //! | `pressure` | other calls that fail for lack of memory that gpumem could give back |
 //! | `settings`, `counters`, `summary` | environment, what is counted, what is said at the end |
+//! | `observers` | what shows all devices at once: page of counters, last snapshot |
 //!
 //! `docs/spec/preload.md` says what is hooked and what it means. Rules:
 //! - The driver is asked first. A function is replaced only where the driver has answered with it.
@@ -41,6 +42,7 @@ mod ipc;
 mod look_up;
 mod mempool;
 mod name;
+mod observers;
 mod ordered;
 mod own_dlsym;
 mod porter;

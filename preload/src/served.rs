@@ -16,9 +16,9 @@ use crate::cuda::{
 };
 use crate::quarantine::{Home, Quarantine};
 use crate::real::{other, Real};
-use crate::{counters, settings};
+use crate::{counters, observers, settings};
 use gpumem::base::{DeviceId, Error, Status, StreamHandle};
-use gpumem::context::{Config, Context, Request};
+use gpumem::context::{page_of, Config, Context, Request};
 use gpumem::driver::{cuda, process, Driver, Ledger};
 use gpumem::pool::AllocInfo;
 use std::collections::{HashMap, HashSet};
@@ -154,6 +154,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
             let served: &'static Served = Box::leak(Box::new(served));
             slot.store(std::ptr::from_ref(served).cast_mut(), Release);
             COUNT.fetch_max(at + 1, Release);
+            observers::start_page(config, || page_of(all().map(|s| &s.pool)));
             Some(served)
         }
         // The next attempt may succeed, and the driver reports the same error.
@@ -181,7 +182,7 @@ fn start(real: &Real, device: c_int, config: &Config) -> Result<Served, Error> {
         return Err(Error::new(Status::Unsupported, "it has no virtual memory management"));
     }
     let ledger = Arc::new(Ledger::new(driver));
-    let pool = Context::new(ledger.clone(), config.clone())?;
+    let pool = Context::one_of_several(ledger.clone(), config.clone())?;
     // The pool retains the primary context.
     pool.pool(dev)?;
     let own = ledger.stream_create(dev)?;
@@ -306,10 +307,15 @@ impl Served {
         })
     }
 
-    /// Waits for the device, unless a capture forbids it, and gives all free memory back.
-    pub fn give_back(&self) {
+    /// Waits for the device, unless a capture forbids it, and frees what waits for it.
+    pub fn settle(&self) {
         let _ = self.ledger.device_sync(self.dev);
         self.quarantine.poll(self, true);
+    }
+
+    /// Waits for the device, unless a capture forbids it, and gives all free memory back.
+    pub fn give_back(&self) {
+        self.settle();
         // If this fails, so does the attempt that follows.
         let _ = self.pool.trim(0);
     }
@@ -382,8 +388,7 @@ impl Served {
 
     /// Free memory, as far as it would be given back once the device is idle, bytes.
     pub fn reclaimable(&self) -> u64 {
-        let _ = self.ledger.device_sync(self.dev);
-        self.quarantine.poll(self, true);
+        self.settle();
         self.pool.stats(self.dev).map_or(0, |s| s.mapped.saturating_sub(s.live))
     }
 }
@@ -415,6 +420,9 @@ pub fn end(device: c_int) -> bool {
         return false;
     }
     counters::ended(served.peak_mapped());
+    served.pool.end_trimmer();
+    served.settle();
+    observers::ends(served.dev, &served.pool);
     // Counters and recordings show its memory as free.
     served.end_primary();
     if let Err(e) = served.ledger.tear_down(served.dev) {

@@ -1,9 +1,8 @@
 //! The summary at the end of the process, with `GPUMEM_STATS`.
 
 use crate::served::{self, Served};
-use crate::{counters, settings};
+use crate::{counters, observers, settings};
 use gpumem::driver::process;
-use gpumem::observe::Recorder;
 
 /// Runs after the exit handlers of the process, when static objects are gone.
 #[used]
@@ -16,9 +15,7 @@ extern "C" fn end() {
         if process::forked() {
             return;
         }
-        served::all().for_each(|s| s.pool.leave_observers());
-        // A device that was reset is not among them, but its recording goes on until now.
-        Recorder::of_process().end();
+        observers::leave(served::all().map(|s| (s.dev, &s.pool)));
         if counters::is_on() {
             settings::say(&counters::text(served::all().map(Served::peak_mapped).sum()));
         } else if std::env::var("GPUMEM_RUN").is_ok_and(|pid| pid == std::process::id().to_string())

@@ -46,6 +46,7 @@ use config::{CaptureDetection, Limit, Reuse, Slack, StreamCheck};
 pub(crate) use counters::counters;
 pub use evict::What;
 use native::Native;
+pub use snapshot::{join, page_of, write_wanted};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -105,6 +106,8 @@ pub struct Context {
     left: AtomicBool,
     /// Publishes counters, if that is wanted.
     page: OnceLock<Page>,
+    /// Whether it is one of several contexts of the process, which are published together.
+    one_of_several: bool,
 }
 
 /// By device.
@@ -113,14 +116,25 @@ type Pools = Arc<[OnceLock<Pool>]>;
 impl Context {
     /// Makes a separate context over any driver.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Context> {
-        let devices = driver.device_count() as usize;
-        if devices == 0 {
-            return Err(Error::new(Status::NoDevice, "the driver has no device"));
-        }
         let recorder = match config.record.is_some() {
             true => Recorder::of_process().clone(),
             false => Arc::default(),
         };
+        Context::make(driver, config, recorder, false)
+    }
+
+    /// Like [`Self::new`], for one of several contexts of a process that serve a device each. They
+    /// share a recorder. Whoever makes them ends it, publishes [`page_of`] all of them, and writes
+    /// the snapshot of the process's end.
+    pub fn one_of_several(driver: Arc<dyn Driver>, config: Config) -> Result<Context> {
+        Context::make(driver, config, Recorder::of_process().clone(), true)
+    }
+
+    fn make(driver: Arc<dyn Driver>, config: Config, recorder: Arc<Recorder>, one_of_several: bool) -> Result<Context> {
+        let devices = driver.device_count() as usize;
+        if devices == 0 {
+            return Err(Error::new(Status::NoDevice, "the driver has no device"));
+        }
         let driver = Counted::new(driver);
         driver.observe(recorder.clone());
         let interest = Arc::<Interest>::default();
@@ -132,6 +146,7 @@ impl Context {
             watching: Mutex::new(()),
             quick_free: AtomicBool::new(config.pool),
             page: OnceLock::new(),
+            one_of_several,
             left: AtomicBool::new(false),
             pools: (0..devices).map(|_| OnceLock::new()).collect(),
             making: Mutex::new(()),
@@ -240,6 +255,13 @@ impl Context {
                 let _ = self.trimmer.set(trimmer);
             }
             Err(e) => self.complain(format_args!("no background trim: {e}")),
+        }
+    }
+
+    /// Ends the background trim for good.
+    pub fn end_trimmer(&self) {
+        if let Some(trimmer) = self.trimmer.get() {
+            trimmer.end();
         }
     }
 

@@ -3,10 +3,12 @@
 
 #![deny(unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{settings, Context, Request};
+use super::{settings, Config, Context, Request};
 use crate::base::size::human;
+use crate::base::sync::OnceLock;
 use crate::base::{DeviceId, Error, Result, Status};
-use crate::driver::process;
+use crate::driver::counted::Counted;
+use crate::driver::{process, Driver};
 use crate::observe::page::{self, Page};
 use crate::pool::{Alive, AllocFlags, HeapView, Is, Pool, PoolStats};
 use serde_json::{json, Value};
@@ -126,17 +128,7 @@ impl Context {
 
     /// Writes a snapshot that the settings ask for, and says where on stderr.
     pub(super) fn snapshot_by_itself(&self, reason: &str, failure: Option<&Failure<'_>>) {
-        let mut file = self.config.snapshot_file();
-        if failure.is_none() && FAILURE_WRITTEN.load(Relaxed) {
-            // Why the request failed is in the other.
-            file = at_exit(&file);
-        }
-        let picture = self.picture(reason, failure);
-        let line = match write(&file, &picture) {
-            Ok(()) => format!("a snapshot is in {0}; look at it with: gpumem view {0}", file.display()),
-            Err(e) => format!("no snapshot: {e}"),
-        };
-        self.complain(line);
+        write_wanted(&self.config, &self.picture(reason, failure));
     }
 
     fn picture(&self, reason: &str, failure: Option<&Failure<'_>>) -> Value {
@@ -327,34 +319,75 @@ impl Context {
 
     /// Publishes counters, if that is wanted and not done yet.
     pub(super) fn start_page(&self) {
-        if !self.config.stats_page || self.page.get().is_some() {
+        if self.one_of_several || !self.config.stats_page || self.page.get().is_some() {
             return;
         }
         let (pools, driver) = (self.pools.clone(), self.driver.clone());
-        let backend = crate::driver::Driver::backend(&*driver);
-        let text = move || {
-            let made = pools.iter().filter_map(|cell| cell.get());
-            let device = |pool: &Pool| {
-                let heaps: Vec<Value> =
-                    pool.heap_sizes().iter().map(|(n, s, live, free)| json!([n, s, live, free])).collect();
-                json!({"device": pool.device().0, "stats": counters(&pool.stats()), "heaps": heaps})
-            };
-            let calls: BTreeMap<&str, u64> = driver.counts().into_iter().filter(|(_, n)| *n > 0).collect();
-            json!({
-                "pid": std::process::id(),
-                "backend": backend,
-                "unix_ms": unix_ms(),
-                "devices": made.map(device).collect::<Vec<_>>(),
-                "driver_calls": calls,
-            })
-            .to_string()
-        };
+        let text = move || page_text(std::iter::once((&*pools, &*driver)));
         match Page::publish(page::path(std::process::id()), text) {
             Ok(page) => {
                 let _ = self.page.set(page);
             }
             Err(e) => self.complain(format_args!("no page of counters: {e}")),
         }
+    }
+}
+
+/// What a page says of the pools of contexts that have a device each.
+pub fn page_of<'a>(contexts: impl Iterator<Item = &'a Context>) -> String {
+    page_text(contexts.map(|c| (&*c.pools, &*c.driver)))
+}
+
+fn page_text<'a>(all: impl Iterator<Item = (&'a [OnceLock<Pool>], &'a Counted)>) -> String {
+    let device = |pool: &Pool| {
+        let heaps: Vec<Value> = pool.heap_sizes().iter().map(|(n, s, live, free)| json!([n, s, live, free])).collect();
+        json!({"device": pool.device().0, "stats": counters(&pool.stats()), "heaps": heaps})
+    };
+    let (mut backend, mut devices) = ("", Vec::new());
+    let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
+    for (pools, driver) in all {
+        backend = driver.backend();
+        devices.extend(pools.iter().filter_map(OnceLock::get).map(device));
+        for (name, n) in driver.counts().into_iter().filter(|(_, n)| *n > 0) {
+            *calls.entry(name).or_default() += n;
+        }
+    }
+    json!({
+        "pid": std::process::id(),
+        "backend": backend,
+        "unix_ms": unix_ms(),
+        "devices": devices,
+        "driver_calls": calls,
+    })
+    .to_string()
+}
+
+/// One snapshot of several, of contexts that have a device each: all their devices, and what the
+/// first says of the process.
+pub fn join(mut snapshots: impl Iterator<Item = Value>) -> Option<Value> {
+    let mut joined = snapshots.next()?;
+    for mut one in snapshots {
+        for part in ["devices", "report"] {
+            let more = one.get_mut(part).and_then(Value::as_array_mut).map(std::mem::take);
+            joined.get_mut(part).and_then(Value::as_array_mut)?.extend(more.unwrap_or_default());
+        }
+    }
+    Some(joined)
+}
+
+/// Writes a snapshot that the settings ask for, and says where on stderr.
+pub fn write_wanted(config: &Config, picture: &Value) {
+    let mut file = config.snapshot_file();
+    if picture.get("failure").is_none_or(Value::is_null) && FAILURE_WRITTEN.load(Relaxed) {
+        // Why the request failed is in the other.
+        file = at_exit(&file);
+    }
+    let line = match write(&file, picture) {
+        Ok(()) => format!("a snapshot is in {0}; look at it with: gpumem view {0}", file.display()),
+        Err(e) => format!("no snapshot: {e}"),
+    };
+    if config.log >= 1 {
+        process::say(line);
     }
 }
 

@@ -12,16 +12,15 @@ use crate::base::{later, Status};
 use crate::driver::{exit, process};
 use crate::pool::Pool;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The thread's name, as `top -H` shows it.
 const NAME: &str = "gpumem-trim";
 
-/// A running background trim. Dropping it ends the thread at its next wait, and does not wait for
-/// that.
+/// A running background trim. Dropping it ends the thread like [`Self::end`].
 pub(super) struct Trimmer {
     /// Never sent to: the receiver learns when it is dropped.
-    _alive: Mutex<Sender<()>>,
+    alive: Mutex<Option<Sender<()>>>,
 }
 
 impl Trimmer {
@@ -31,7 +30,12 @@ impl Trimmer {
         let (pools, config) = (Arc::downgrade(pools), config.clone());
         let run = move || run(&pools, &config, &ends);
         exit::spawn(NAME, run)?;
-        Ok(Trimmer { _alive: Mutex::new(alive) })
+        Ok(Trimmer { alive: Mutex::new(Some(alive)) })
+    }
+
+    /// Ends the thread at its next wait, and does not wait for that.
+    pub(super) fn end(&self) {
+        drop(self.alive.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -454,13 +454,40 @@ fn a_recording_outlives_a_reset() {
 fn a_recording_shows_what_a_reset_takes_as_free_and_unmapped() {
     let file = support::scratch().join("resets.gmrec");
     let _ = std::fs::remove_file(&file);
-    let Some(with) = flow("proc", "recorded_resets", true, &[("GPUMEM_RECORD", file.to_str().unwrap())]) else { return };
+    let Some(with) = flow("proc", "recorded_resets", true, &[("GPUMEM_RECORD", file.to_str().unwrap())]) else {
+        return;
+    };
     assert_eq!(with.code, Some(0), "{}", with.err);
     let recording = gpumem::observe::Recording::open(&file).unwrap();
     let history = gpumem::observe::History::of(&recording);
     assert_eq!((history.lives.len(), history.live, history.peak), (10, 0, 50 << 20));
     let bytes = |of| recording.events.iter().filter(|h| h.event.kind == of).map(|h| h.event.bytes).sum::<u64>();
     assert_eq!(bytes(Kind::Map), bytes(Kind::Unmap));
+}
+
+/// Of two devices, one is reset again and again and at the end.
+#[test]
+fn one_page_and_one_snapshot_have_all_devices() {
+    let file = support::scratch().join("observed.json");
+    let variables = [
+        ("SIM_DEVICES", "2"),
+        ("GPUMEM_STATS_PAGE", "on"),
+        ("GPUMEM_TRIM_INTERVAL", "3600"),
+        ("GPUMEM_SNAPSHOT_ON", "oom,exit"),
+        ("GPUMEM_SNAPSHOT", file.to_str().unwrap()),
+    ];
+    let Some(with) = flow("proc", "observed", true, &variables) else { return };
+    for line in ["two devices 1", "one device 1", "as many threads 1", "more descriptors 0"] {
+        with.says(line);
+    }
+    let pid = with.out.lines().last().unwrap().parse().unwrap();
+    assert!(!gpumem::observe::page::path(pid).exists());
+    assert_eq!(with.err.matches("a snapshot is in").count(), 1, "{}", with.err);
+    let snapshot: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let devices = snapshot["devices"].as_array().unwrap();
+    let live: Vec<_> = devices.iter().map(|d| (d["device"].as_u64(), d["stats"]["live"].as_u64())).collect();
+    assert_eq!(live, [(Some(0), Some(10 << 20)), (Some(1), Some(30 << 20))]);
+    assert_eq!(snapshot["report"].to_string().matches("The pool of device").count(), 2);
 }
 
 #[test]

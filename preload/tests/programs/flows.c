@@ -1141,14 +1141,15 @@ static void share_devices(void) {
     io(to[1], &h, sizeof h, 1);
     wait(0);
 }
-static int open_descriptors(void) {
-    DIR *all = opendir("/proc/self/fd");
+static int entries(const char *folder) {
+    DIR *all = opendir(folder);
     int n = 0;
     if (!all) exit(4);
     while (readdir(all)) n++;
     closedir(all);
     return n;
 }
+static int open_descriptors(void) { return entries("/proc/self/fd"); }
 static int open_sockets(void) {
     char path[64], what[64] = {0};
     int fd, n = 0;
@@ -1243,6 +1244,46 @@ static void recorded_resets(void) {
     }
 }
 
+static int threads_of_all(void) { return entries("/proc/self/task"); }
+/* How many devices the page of counters has. */
+static int devices_on_page(void) {
+    static char text[1 << 16];
+    char name[64], *at = text;
+    int n = 0;
+    snprintf(name, sizeof name, "/dev/shm/gpumem.%d.stats", getpid());
+    FILE *f = fopen(name, "r");
+    if (!f) return -1;
+    /* The text comes after 24 bytes. */
+    size_t len = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[len] = 0;
+    for (at += len < 24 ? len : 24; (at = strstr(at, "\"device\":")); at++) n++;
+    return n;
+}
+/* Waits until a number is what it is to be; half a minute is for one that never is. */
+static int becomes(int (*number)(void), int wanted) {
+    for (int i = 0; i < 3000 && number() != wanted; i++) usleep(10000);
+    return number() == wanted;
+}
+/* What watches a process is there once, and goes when what it watches does. */
+static void observed(void) {
+    handle other;
+    ptr p;
+    int threads, descriptors = 0;
+    CODE(cuMemAlloc(&p, 10 << 20));
+    threads = threads_of_all();
+    for (int i = 0; i < 20; i++) {
+        if (i == 1) descriptors = open_descriptors();
+        if (cuDevicePrimaryCtxRetain(&other, 1) || cuCtxSetCurrent(other) || cuMemAlloc(&p, 30 << 20)) exit(3);
+        if (i == 0) SAY("two devices %d\n", becomes(devices_on_page, 2));
+        if (cuDevicePrimaryCtxReset(1)) exit(4);
+    }
+    SAY("one device %d\n", becomes(devices_on_page, 1));
+    SAY("as many threads %d\n", becomes(threads_of_all, threads));
+    SAY("more descriptors %d\n", open_descriptors() - descriptors);
+    SAY("%d\n", getpid());
+}
+
 /* A thread's first calls with a pending cancellation: a cancellation point in them must not unwind
  * the library's frames. */
 static ptr shared;
@@ -1295,7 +1336,7 @@ int main(int argc, char **argv) {
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
-    FLOW(recorded) FLOW(recorded_resets) FLOW(cancel)
+    FLOW(recorded) FLOW(recorded_resets) FLOW(observed) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);
     return 2;
 }

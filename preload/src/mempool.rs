@@ -31,13 +31,16 @@ pub unsafe fn trim(real: &Real, pool: MemPool, keep: usize) -> Code {
 fn marks(served: &Served) -> [u64; 4] {
     let s = served.pool.stats(served.dev).unwrap_or_default();
     let [used, reserved] = &served.marks;
-    [s.live, used.load(Relaxed).max(s.peak_live), s.mapped, reserved.load(Relaxed).max(s.peak_mapped)]
+    // For the program what waits is free already.
+    let live = s.live.saturating_sub(served.quarantine.bytes());
+    [live, used.load(Relaxed).max(s.peak_live), s.mapped, reserved.load(Relaxed).max(s.peak_mapped)]
 }
 
 pub unsafe fn get(real: &Real, pool: MemPool, what: c_int, out: *mut c_void) -> Code {
     let Some(served) = default_of(pool).filter(|_| !out.is_null()) else {
         return real.cuMemPoolGetAttribute(pool, what, out);
     };
+    served.quarantine.poll(served, true);
     let [used, used_high, reserved, reserved_high] = marks(served);
     let value = match what {
         RELEASE_THRESHOLD => served.threshold.load(Relaxed),

@@ -79,9 +79,14 @@ fn the_default_pool_tells_what_gpumem_has() {
         "# reserved then 0",
         "# reserved high reset 0",
         "# threshold 5",
+        "# used after a free 0",
     ] {
         with.says(line);
     }
+    // What still waits for the device is free for the program.
+    let late = [("SIM_SEED", "7"), ("GPUMEM_FREE", "marker")];
+    let Some(with) = flow("proc", "pool", true, &late) else { return };
+    with.says("# used after a free 0");
 }
 
 #[test]

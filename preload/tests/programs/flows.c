@@ -246,6 +246,9 @@ static void pool(void) {
     CODE(cuMemPoolGetAttribute(0, 7, &v));
     CODE(cuMemPoolTrimTo(0, 0));
     SAY("reuse %d\n", (int)(attribute(pool, 1) & 1));
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuMemFree(p));
+    SAY("# used after a free %d\n", (int)attribute(pool, 7));
 }
 static void facts(void) {
     ptr p, base = 0, at = 0, small[16], any = 0;

@@ -1,6 +1,7 @@
 //! Contexts that end, and devices that see each other's memory.
 
 use crate::cuda::{Code, Ctx, MAP_FAILED, SUCCESS};
+use crate::pressure::again;
 use crate::real::{other, Real};
 use crate::{captures, ipc, served};
 use gpumem::base::DeviceId;
@@ -56,7 +57,7 @@ pub unsafe fn retain(real: &Real, out: *mut Ctx, device: c_int) -> Code {
 
 pub unsafe fn create_green(real: &Real, out: *mut usize, desc: *mut c_void, device: c_int, flags: c_uint) -> Code {
     let _uncancelled = Uncancelled::new();
-    let code = count(device, real.cuGreenCtxCreate(out, desc, device, flags));
+    let code = count(device, again(|| real.cuGreenCtxCreate(out, desc, device, flags)));
     if code == SUCCESS {
         // SAFETY: the driver has written it.
         let green = unsafe { out.read() };

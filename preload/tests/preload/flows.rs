@@ -224,6 +224,7 @@ fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
     with.says("cuArrayCreate(&array, 0) = 0");
     with.says("cuFuncGetAttribute(&n, 0, 0) = 0");
     with.says("cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node) = 0");
+    with.says("cuGreenCtxCreate(&green, 0, 0, 1) = 0");
 }
 
 #[test]

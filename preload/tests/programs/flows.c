@@ -676,7 +676,7 @@ static int hold_free(void) {
 static void shortage(void) {
     ptr p = 0;
     int n = hold_free();
-    handle array, node;
+    handle array, node, green;
     uint64_t kernel_node[32] = {0};
     SAY("some %d\n", n > 8 && n <= 16);
     CODE(cuMemAlloc(&p, (size_t)1 << 50));
@@ -690,6 +690,8 @@ static void shortage(void) {
     CODE(cuFuncGetAttribute(&n, 0, 0));
     hold_free();
     CODE(cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node));
+    hold_free();
+    CODE(cuGreenCtxCreate(&green, 0, 0, 1));
 }
 /* A device that is short of memory leaves the others alone. */
 static void shortage_of_one(void) {

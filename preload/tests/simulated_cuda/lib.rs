@@ -409,7 +409,12 @@ cuda! {
     }
     fn cuDevicePrimaryCtxRelease(d: c_int) { cuDevicePrimaryCtxRelease_v2(d) }
     fn cuDevicePrimaryCtxReset(d: c_int) { cuDevicePrimaryCtxReset_v2(d) }
-    fn cuGreenCtxCreate(g: *mut usize, _desc: *mut c_void, d: c_int, _f: c_uint) { g.write(GREEN + d as usize); cuDevicePrimaryCtxRetain(&mut 0, d) }
+    fn cuGreenCtxCreate(g: *mut usize, _desc: *mut c_void, d: c_int, _f: c_uint) {
+        // Half of the device; making memory would be a cancellation point.
+        if sim().host.mem_info(DeviceId(d as u32)).is_ok_and(|m| m.free < m.total / 2) { return 2; }
+        g.write(GREEN + d as usize);
+        cuDevicePrimaryCtxRetain(&mut 0, d)
+    }
     fn cuGreenCtxDestroy(g: usize) { cuDevicePrimaryCtxRelease_v2((g - GREEN) as c_int) }
     fn cuDevicePrimaryCtxGetState(d: c_int, f: *mut c_uint, a: *mut c_int) {
         f.write(0);

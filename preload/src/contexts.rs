@@ -77,7 +77,8 @@ pub unsafe fn destroy_green(real: &Real, green: usize) -> Code {
 /// of created contexts: its streams are in the primary one. Captures there end with it; those in
 /// other contexts of the device continue.
 fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -> Code) -> Code {
-    let _uncancelled = Uncancelled::new();
+    // A request meanwhile would start the device in a context that is ending.
+    let _one = served::changing();
     let ctx = captures::any().then(|| real.primary(device)).flatten();
     let served = served::existing(device);
     if let Some(served) = served {

@@ -79,10 +79,18 @@ static SERVED: [AtomicPtr<Served>; MOST] = [const { AtomicPtr::new(std::ptr::nul
 static REFUSED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
 /// One beyond the highest device that has been served.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static STARTING: Mutex<()> = Mutex::new(());
+/// Held while a device starts or ends.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps devices from starting and ending until it is dropped. Rust's frames and the lock do not
+/// survive a forced unwinding, so the thread is not cancelled meanwhile.
+pub fn changing() -> (MutexGuard<'static, ()>, process::Uncancelled) {
+    let uncancelled = process::Uncancelled::new();
+    (lock(&CHANGING), uncancelled)
 }
 
 /// Every device that is served now.
@@ -138,9 +146,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
     }
-    // Rust's frames and the lock do not survive a forced unwinding.
-    let _uncancelled = process::Uncancelled::new();
-    let _one = lock(&STARTING);
+    let _one = changing();
     // SAFETY: as above.
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
@@ -158,7 +164,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
             Some(served)
         }
         // The next attempt may succeed, and the driver reports the same error.
-        Err(e) if matches!(e.status, Status::OutOfMemory | Status::Capturing) => None,
+        Err(e) if matches!(e.status, Status::OutOfMemory | Status::Capturing | Status::ShuttingDown) => None,
         Err(e) => {
             refused.store(true, Relaxed);
             if settings::get().log >= 1 {
@@ -181,14 +187,26 @@ fn start(real: &Real, device: c_int, config: &Config) -> Result<Served, Error> {
     if !props.vmm {
         return Err(Error::new(Status::Unsupported, "it has no virtual memory management"));
     }
-    let ledger = Arc::new(Ledger::new(driver));
+    let ledger = Arc::new(Ledger::new(driver.clone()));
+    let made = make(real, device, dev, ledger.clone(), config);
+    if made.is_err() {
+        // Nothing stays, nor holds the primary context.
+        let _ = ledger.tear_down(dev);
+        if driver.holds(dev) {
+            real.cuDevicePrimaryCtxRelease_v2(device);
+        }
+    }
+    made
+}
+
+fn make(real: &Real, device: c_int, dev: DeviceId, ledger: Arc<Ledger>, config: &Config) -> Result<Served, Error> {
     let pool = Context::one_of_several(ledger.clone(), config.clone())?;
     // The pool retains the primary context.
     pool.pool(dev)?;
     let own = ledger.stream_create(dev)?;
     let (mut default_pool, mut current_pool, mut threshold) = (0, 0, 0u64);
     let Some(primary) = real.primary(device) else {
-        return Err(Error::new(Status::Driver, "its primary context cannot be retained"));
+        return Err(Error::new(Status::ShuttingDown, "its primary context has ended"));
     };
     other!(real, cuDeviceGetDefaultMemPool(&mut default_pool, device));
     other!(real, cuDeviceGetMemPool(&mut current_pool, device));

@@ -150,6 +150,13 @@ fn a_reset_takes_everything_and_the_next_request_starts_afresh() {
     assert_eq!(with.counts(" allocations"), [2]);
 }
 
+#[test]
+fn a_reset_during_the_first_request_does_not_end_service() {
+    let Some(with) = alike("proc", "reset_while_starting", &[]) else { return };
+    with.says("# native 0");
+    assert!(!with.err.contains("left to the driver:"), "{}", with.err);
+}
+
 /// A thread may still look at what served a device before a reset, so some host memory stays.
 #[test]
 fn a_reset_costs_little_host_memory() {
@@ -225,6 +232,14 @@ fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
     with.says("cuFuncGetAttribute(&n, 0, 0) = 0");
     with.says("cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node) = 0");
     with.says("cuGreenCtxCreate(&green, 0, 0, 1) = 0");
+}
+
+#[test]
+fn a_device_that_could_not_be_served_for_want_of_memory_is_served_later() {
+    let variables = [("GPUMEM_NATIVE", "400M"), ("GPUMEM_PREALLOC", "256M")];
+    let Some(with) = alike("proc", "full", &variables) else { return };
+    with.says("retained 1");
+    with.says("# native 0");
 }
 
 #[test]

@@ -512,6 +512,41 @@ static void reset(void) {
     CODE(cuDevicePrimaryCtxRelease(0));
     SAY("retained %u\n", simRetained(0));
 }
+static void *first_request(void *p) {
+    cuCtxSetCurrent(primary);
+    return (void *)(uintptr_t)cuMemAlloc(p, 1 << 20);
+}
+static int has_been_reset;
+static void *resetter(void *code) {
+    *(unsigned *)code = cuDevicePrimaryCtxReset(0);
+    __atomic_store_n(&has_been_reset, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+/* The first request is making a stream when another thread resets the device. */
+static void reset_while_starting(void) {
+    pthread_t t[2];
+    void *requested;
+    unsigned code = 99, native;
+    ptr p;
+    simGate(1);
+    pthread_create(&t[0], 0, first_request, &p);
+    /* Without gpumem it makes none. */
+    for (int i = 0; i < 1000 && !simGate(1); i++) usleep(1000);
+    pthread_create(&t[1], 0, resetter, &code);
+    for (int i = 0; i < 200 && !__atomic_load_n(&has_been_reset, __ATOMIC_ACQUIRE); i++) usleep(1000);
+    simGate(0);
+    pthread_join(t[0], &requested);
+    pthread_join(t[1], 0);
+    SAY("requested %d, reset %u\n", (int)(uintptr_t)requested, code);
+    CODE(cuDevicePrimaryCtxRetain(&primary, 0));
+    CODE(cuCtxSetCurrent(primary));
+    /* The driver serves the first request where its device ends under it. */
+    native = simNative();
+    CODE(cuMemAlloc(&p, 1 << 20));
+    SAY("# native %u\n", simNative() - native);
+    CODE(cuDevicePrimaryCtxReset(0));
+    SAY("retained %u\n", simRetained(0));
+}
 static long resident(void) {
     long size = 0, pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
@@ -692,6 +727,19 @@ static void shortage(void) {
     CODE(cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node));
     hold_free();
     CODE(cuGreenCtxCreate(&green, 0, 0, 1));
+}
+/* A device that cannot be served for want of memory is tried again, and holds nothing meanwhile. */
+static void full(void) {
+    ptr p, q;
+    CODE(cuMemAlloc(&p, 900 << 20));
+    for (int i = 0; i < 3; i++) {
+        CODE(cuMemAlloc(&q, 1 << 20));
+        CODE(cuMemFree(q));
+    }
+    SAY("retained %u\n", simRetained(0));
+    CODE(cuMemFree(p));
+    CODE(cuMemAlloc(&q, 1 << 20));
+    SAY("# native %u\n", simNative());
 }
 /* A device that is short of memory leaves the others alone. */
 static void shortage_of_one(void) {
@@ -1337,8 +1385,8 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
-    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(left) FLOW(captured_context)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(reset_while_starting) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(full) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(recorded_resets) FLOW(observed) FLOW(cancel)

@@ -495,6 +495,7 @@ cuda! {
     }
     fn cuStreamCreate(s: *mut usize, f: c_uint) {
         let dev = here!();
+        pass_gate();
         let made = if f & 1 == 0 { sim().host.stream_create_blocking(dev) } else { sim().host.stream_create(dev) };
         let c = give(s, made.map(|h| h.0));
         if c == 0 {
@@ -614,7 +615,7 @@ cuda! {
         needs_half()
     }
     fn cuFuncGetAttribute(_out: *mut c_int, _what: c_int, _f: usize) { needs_half() }
-    /* While it is closed, threads that wait for a context or an event wait on; says how many do. */
+    /* While it is closed, threads that wait for a context or an event, or make a stream, wait on; says how many do. */
     fn simGate(closed: c_int) {
         let mut gate = GATE.0.lock().unwrap();
         gate.0 = closed != 0;

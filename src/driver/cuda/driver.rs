@@ -132,6 +132,11 @@ impl CudaDriver {
         (!context.is_null()).then_some(context)
     }
 
+    /// Whether this driver holds the device's primary context.
+    pub fn holds(&self, dev: DeviceId) -> bool {
+        self.retained(dev).is_some()
+    }
+
     #[cold]
     pub(super) fn retain(&self, dev: DeviceId, device: &Device) -> Result<CUcontext> {
         let _one_at_a_time = device.retaining.lock().unwrap_or_else(PoisonError::into_inner);

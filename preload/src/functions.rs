@@ -61,6 +61,9 @@ macro_rules! functions {
                 "cuGraphExecNodeSetParams", 12020 .. 99999, Any: cuGraphExecNodeSetParams(exec: usize, node: usize, params: *mut NodeParams) = graphs::set_in;
 
                 "cuMemCreate", 10020 .. 99999, Any: cuMemCreate(out: *mut u64, bytes: usize, prop: *const c_void, flags: u64);
+                "cuMemMap", 10020 .. 99999, Any: cuMemMap(ptr: Ptr, bytes: usize, offset: usize, handle: u64, flags: u64);
+                "cuMemSetAccess", 10020 .. 99999, Any: cuMemSetAccess(ptr: Ptr, bytes: usize, map: *const Access, count: usize);
+                "cuMemPoolCreate", 11020 .. 99999, Any: cuMemPoolCreate(out: *mut MemPool, props: *const c_void);
                 "cuMemAllocManaged", 6000 .. 99999, Any: cuMemAllocManaged(out: *mut Ptr, bytes: usize, flags: c_uint);
                 "cuArrayCreate", 3020 .. 99999, Any: cuArrayCreate_v2(out: *mut usize, desc: *const c_void);
                 "cuArray3DCreate", 3020 .. 99999, Any: cuArray3DCreate_v2(out: *mut usize, desc: *const c_void);
@@ -70,6 +73,8 @@ macro_rules! functions {
                 "cuCtxCreate", 12050 .. 99999, Any: cuCtxCreate_v4(out: *mut Ctx, params: *mut c_void, flags: c_uint, device: c_int);
                 "cuStreamCreate", 2000 .. 99999, Any: cuStreamCreate(out: *mut Stream, flags: c_uint);
                 "cuStreamCreateWithPriority", 5050 .. 99999, Any: cuStreamCreateWithPriority(out: *mut Stream, flags: c_uint, priority: c_int);
+                "cuGreenCtxStreamCreate", 12050 .. 99999, Any: cuGreenCtxStreamCreate(out: *mut Stream, green: usize, flags: c_uint, priority: c_int);
+                "cuEventCreate", 2000 .. 99999, Any: cuEventCreate(out: *mut usize, flags: c_uint);
                 "cuModuleLoad", 2000 .. 99999, Any: cuModuleLoad(out: *mut usize, file: *const c_char);
                 "cuModuleLoadData", 2000 .. 99999, Any: cuModuleLoadData(out: *mut usize, image: *const c_void);
                 "cuModuleLoadDataEx", 2010 .. 99999, Any: cuModuleLoadDataEx(out: *mut usize, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
@@ -131,7 +136,6 @@ macro_rules! functions {
                 cuDeviceGetDefaultMemPool(*mut MemPool, c_int);
                 cuDeviceGetMemPool(*mut MemPool, c_int);
                 cuMemPoolGetAccess(*mut c_int, MemPool, *mut Location);
-                cuEventCreate(*mut usize, c_uint);
                 cuEventDestroy_v2(usize);
                 cuEventSynchronize(usize);
                 cuStreamIsCapturing(Stream, *mut c_int);

@@ -1,7 +1,8 @@
 //! Driver calls that may fail for lack of memory that gpumem holds free. They are tried again once
-//! gpumem has given it back. Besides what creates memory, contexts and streams, these are launches
-//! and what loads code: a kernel's code is loaded by its first use, be it a question about it, and
-//! it may need more local memory than there is.
+//! gpumem has given it back. Besides what creates memory, pools, contexts, streams and events, and
+//! what maps memory, which takes page tables, these are launches and what loads code: a kernel's
+//! code is loaded by its first use, be it a question about it, and it may need more local memory
+//! than there is.
 
 use crate::cuda::{Code, OUT_OF_MEMORY};
 use crate::real::Real;

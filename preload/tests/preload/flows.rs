@@ -235,6 +235,14 @@ fn out_of_memory_is_the_drivers_error_and_others_get_what_is_free() {
 }
 
 #[test]
+fn what_takes_a_little_memory_gets_what_gpumem_holds_free() {
+    let Some(with) = alike("proc", "shortage_of_little", &[]) else { return };
+    for call in ["cuMemMap", "cuMemSetAccess", "cuMemPoolCreate", "cuEventCreate", "cuGreenCtxStreamCreate"] {
+        assert!(with.out.lines().any(|l| l.starts_with(call) && l.ends_with(" = 0")), "{call}: {}", with.out);
+    }
+}
+
+#[test]
 fn a_device_that_could_not_be_served_for_want_of_memory_is_served_later() {
     let variables = [("GPUMEM_NATIVE", "400M"), ("GPUMEM_PREALLOC", "256M")];
     let Some(with) = alike("proc", "full", &variables) else { return };

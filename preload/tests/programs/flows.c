@@ -73,6 +73,11 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
     X(cuMemCreate, 10020, cuMemCreate, (handle *, size_t, const void *, uint64_t))                                             \
     X(cuMemRelease, 10020, cuMemRelease, (handle))                                                                             \
+    X(cuMemAddressReserve, 10020, cuMemAddressReserve, (ptr *, size_t, size_t, ptr, uint64_t))                                 \
+    X(cuMemMap, 10020, cuMemMap, (ptr, size_t, size_t, handle, uint64_t))                                                      \
+    X(cuMemSetAccess, 10020, cuMemSetAccess, (ptr, size_t, const access_desc *, size_t))                                       \
+    X(cuEventCreate, 2000, cuEventCreate, (handle *, unsigned))                                                                \
+    X(cuGreenCtxStreamCreate, 12050, cuGreenCtxStreamCreate, (handle *, handle, unsigned, int))                                \
     X(cuFuncGetAttribute, 2020, cuFuncGetAttribute, (int *, int, handle))                                                      \
     X(cuArrayCreate, 3020, cuArrayCreate_v2, (handle *, const void *))                                                         \
     X(cuLaunchKernel, 4000, cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, const void *, const void *)) \
@@ -80,6 +85,7 @@ typedef struct { int location, id, flags; } access_desc;
     X(simRelease, 2000, simRelease, (handle))                                                                                  \
     X(simFail, 2000, simFail, (int))                                                                                           \
     X(simGate, 2000, simGate, (int))                                                                                           \
+    X(simGreedy, 2000, simGreedy, (int))                                                                                       \
     X(simNative, 2000, simNative, (void))                                                                                      \
     X(simRetained, 2000, simRetained, (int))
 
@@ -727,6 +733,22 @@ static void shortage(void) {
     CODE(cuGraphAddNode(&node, 1, 0, 0, 0, kernel_node));
     hold_free();
     CODE(cuGreenCtxCreate(&green, 0, 0, 1));
+}
+/* A call that needs memory while gpumem holds almost all of it free. */
+#define SHORT(x) (hold_free(), simGreedy(1), CODE(x), simGreedy(0))
+static void shortage_of_little(void) {
+    const int device[12] = {1, 0, 1, 0};
+    const access_desc access = {1, 0, 3};
+    handle memory, green, h;
+    ptr p;
+    CODE(cuGreenCtxCreate(&green, 0, 0, 1));
+    CODE(cuMemCreate(&memory, 2 << 20, device, 0));
+    CODE(cuMemAddressReserve(&p, 2 << 20, 0, 0, 0));
+    SHORT(cuMemMap(p, 2 << 20, 0, memory, 0));
+    SHORT(cuMemSetAccess(p, 2 << 20, &access, 1));
+    SHORT(cuMemPoolCreate(&h, 0));
+    SHORT(cuEventCreate(&h, 0));
+    SHORT(cuGreenCtxStreamCreate(&h, green, 1, 0));
 }
 /* A device that cannot be served for want of memory is tried again, and holds nothing meanwhile. */
 static void full(void) {
@@ -1386,7 +1408,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(reset_while_starting) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
-    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(full) FLOW(left) FLOW(captured_context)
+    FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(shortage_of_little) FLOW(full) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(recorded_resets) FLOW(observed) FLOW(cancel)

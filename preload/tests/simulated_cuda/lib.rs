@@ -22,7 +22,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 type Code = u32;
@@ -364,6 +364,26 @@ fn needs_half() -> Code {
     code(sim().host.phys_create(dev, half, PhysFlags::default()).and_then(|h| sim().host.phys_release(h)))
 }
 
+/// Whether calls that take a little of the device for themselves need half of it.
+static GREEDY: AtomicBool = AtomicBool::new(false);
+
+fn needs_some() -> Code {
+    if GREEDY.load(Relaxed) {
+        needs_half()
+    } else {
+        0
+    }
+}
+
+macro_rules! needs_some {
+    () => {
+        match needs_some() {
+            0 => {}
+            code => return code,
+        }
+    };
+}
+
 cuda! {
     fn cuInit(_flags: c_uint) { sim(); 0 }
     fn cuDriverGetVersion(v: *mut c_int) { v.write(13000); 0 }
@@ -415,6 +435,7 @@ cuda! {
         g.write(GREEN + d as usize);
         cuDevicePrimaryCtxRetain(&mut 0, d)
     }
+    fn cuGreenCtxStreamCreate(s: *mut usize, _g: usize, f: c_uint, _priority: c_int) { needs_some!(); cuStreamCreate(s, f) }
     fn cuGreenCtxDestroy(g: usize) { cuDevicePrimaryCtxRelease_v2((g - GREEN) as c_int) }
     fn cuDevicePrimaryCtxGetState(d: c_int, f: *mut c_uint, a: *mut c_int) {
         f.write(0);
@@ -469,11 +490,13 @@ cuda! {
     }
     fn cuMemMap(p: u64, n: usize, _o: usize, h: u64, _f: u64) {
         let dev = here!();
+        needs_some!();
         let c = code(sim().host.map(dev, p, n as u64, PhysHandle(h)));
         if c == 0 { sim().state.lock().unwrap().mapped.insert(p, n); }
         c
     }
     fn cuMemSetAccess(p: u64, n: usize, d: *const Desc, count: usize) {
+        needs_some!();
         let devs: Vec<DeviceId> = (0..count).map(|i| DeviceId((*d.add(i)).id as u32)).collect();
         code(sim().host.set_access(p, n as u64, &devs))
     }
@@ -507,7 +530,7 @@ cuda! {
     fn cuStreamDestroy_v2(s: usize) { let dev = home!(s); code(sim().host.stream_destroy(dev, StreamHandle(s))) }
     fn cuStreamSynchronize(s: usize) { let dev = home!(s); code(sim().host.stream_sync(dev, StreamHandle(s))) }
     fn cuStreamWaitEvent(s: usize, e: u64, _f: c_uint) { let dev = home!(s); code(sim().host.stream_wait(dev, StreamHandle(s), EventHandle(e))) }
-    fn cuEventCreate(e: *mut u64, _f: c_uint) { let dev = here!(); give(e, sim().host.event_create(dev).map(|e| e.0)) }
+    fn cuEventCreate(e: *mut u64, _f: c_uint) { let dev = here!(); needs_some!(); give(e, sim().host.event_create(dev).map(|e| e.0)) }
     fn cuEventDestroy_v2(e: u64) { let dev = here!(); code(sim().host.event_destroy(dev, EventHandle(e))) }
     fn cuEventRecord(e: u64, s: usize) { let dev = home!(s); code(sim().host.event_record(dev, EventHandle(e), StreamHandle(s))) }
     fn cuEventQuery(e: u64) {
@@ -539,7 +562,7 @@ cuda! {
     fn cuDeviceGetDefaultMemPool(p: *mut usize, d: c_int) { p.write(POOL + d as usize); 0 }
     fn cuDeviceGetMemPool(p: *mut usize, d: c_int) { p.write(sim().state.lock().unwrap().current_pool.get(&(d as u32)).copied().unwrap_or(POOL + d as usize)); 0 }
     fn cuDeviceSetMemPool(d: c_int, p: usize) { if p < POOL { return 1; } sim().state.lock().unwrap().current_pool.insert(d as u32, p); 0 }
-    fn cuMemPoolCreate(p: *mut usize, _props: *const c_void) { let mut st = sim().state.lock().unwrap(); st.pools += 1; p.write(MADE_POOL + st.pools); 0 }
+    fn cuMemPoolCreate(p: *mut usize, _props: *const c_void) { needs_some!(); let mut st = sim().state.lock().unwrap(); st.pools += 1; p.write(MADE_POOL + st.pools); 0 }
     fn cuMemPoolDestroy(p: usize) { if p < MADE_POOL { return 1; } sim().state.lock().unwrap().current_pool.retain(|_, current| *current != p); 0 }
     fn cuMemPoolTrimTo(p: usize, _n: usize) { if p < POOL { 1 } else { 0 } }
     fn cuMemPoolGetAttribute(p: usize, a: c_int, v: *mut u64) { if p < POOL || !(1..=8).contains(&a) || v.is_null() { return 1; }
@@ -626,6 +649,7 @@ cuda! {
     /* For tests: keeps a stream from making progress, lets it go on, counts the driver's own live allocations. */
     fn simHold(s: usize) { let dev = home!(s); code(sim().host.hold(dev, StreamHandle(s))) }
     fn simRelease(s: usize) { let dev = home!(s); code(sim().host.release(dev, StreamHandle(s))) }
+    fn simGreedy(on: c_int) { GREEDY.store(on != 0, Relaxed); 0 }
     fn simNative() { sim().state.lock().unwrap().native.len() as Code }
     fn simRetained(d: c_int) { sim().state.lock().unwrap().retained.get(&(d as u32)).copied().unwrap_or(0) as Code }
 }

@@ -240,6 +240,23 @@ pub unsafe fn end_own(real: &Real, stream: Stream, graph: *mut usize) -> Code {
     ends(real, of_thread(stream), || real.cuStreamEndCapture_ptsz(stream, graph))
 }
 
+/// Captures into a command list of a graphics API.
+pub unsafe fn begin_cig(real: &Real, stream: Stream, params: *mut c_void) -> Code {
+    begins(real, stream, || real.cuStreamBeginCaptureToCig(stream, params))
+}
+
+pub unsafe fn begin_cig_own(real: &Real, stream: Stream, params: *mut c_void) -> Code {
+    begins(real, of_thread(stream), || real.cuStreamBeginCaptureToCig_ptsz(stream, params))
+}
+
+pub unsafe fn end_cig(real: &Real, stream: Stream) -> Code {
+    ends(real, stream, || real.cuStreamEndCaptureToCig(stream))
+}
+
+pub unsafe fn end_cig_own(real: &Real, stream: Stream) -> Code {
+    ends(real, of_thread(stream), || real.cuStreamEndCaptureToCig_ptsz(stream))
+}
+
 /// Destroys a stream, which ends its capture.
 pub unsafe fn destroy(real: &Real, stream: Stream) -> Code {
     gone(real, stream);

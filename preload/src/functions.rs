@@ -52,6 +52,10 @@ macro_rules! functions {
                 "cuStreamBeginCaptureToGraph", 12030 .. 99999, Own: cuStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: usize, nodes: usize, edges: usize, count: usize, mode: c_int) = captures::begin_graph_own;
                 "cuStreamBeginRecaptureToGraph", 13030 .. 99999, Legacy: cuStreamBeginRecaptureToGraph(stream: Stream, mode: c_int, graph: usize, mismatch: *mut c_void, data: *mut c_void) = captures::begin_again;
                 "cuStreamBeginRecaptureToGraph", 13030 .. 99999, Own: cuStreamBeginRecaptureToGraph_ptsz(stream: Stream, mode: c_int, graph: usize, mismatch: *mut c_void, data: *mut c_void) = captures::begin_again_own;
+                "cuStreamBeginCaptureToCig", 13020 .. 99999, Legacy: cuStreamBeginCaptureToCig(stream: Stream, params: *mut c_void) = captures::begin_cig;
+                "cuStreamBeginCaptureToCig", 13020 .. 99999, Own: cuStreamBeginCaptureToCig_ptsz(stream: Stream, params: *mut c_void) = captures::begin_cig_own;
+                "cuStreamEndCaptureToCig", 13020 .. 99999, Legacy: cuStreamEndCaptureToCig(stream: Stream) = captures::end_cig;
+                "cuStreamEndCaptureToCig", 13020 .. 99999, Own: cuStreamEndCaptureToCig_ptsz(stream: Stream) = captures::end_cig_own;
                 "cuStreamEndCapture", 10000 .. 99999, Legacy: cuStreamEndCapture(stream: Stream, graph: *mut usize) = captures::end;
                 "cuStreamEndCapture", 10000 .. 99999, Own: cuStreamEndCapture_ptsz(stream: Stream, graph: *mut usize) = captures::end_own;
                 "cuStreamDestroy", 4000 .. 99999, Any: cuStreamDestroy_v2(stream: Stream) = captures::destroy;

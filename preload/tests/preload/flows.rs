@@ -103,14 +103,16 @@ fn pointers_are_told_by_their_allocations() {
 
 #[test]
 fn a_capture_is_the_drivers_and_survives_frees_elsewhere() {
-    for (name, free) in [("capture", "marker"), ("capture", "sync"), ("recapture", "marker"), ("recapture", "sync")] {
+    let names = ["capture", "recapture", "graphics_capture"];
+    for (name, free) in names.into_iter().flat_map(|name| [(name, "marker"), (name, "sync")]) {
         let Some(with) = flow("proc", name, true, &[("GPUMEM_FREE", free)]) else { return };
         // The driver's answer, which on this one is that it cannot.
         with.says("# alloc 900");
         with.says("# free of the pool's in the capture 1");
         with.says("other thread's free = 0");
-        with.says("cuStreamEndCapture(s, &graph) = 0");
-        with.says("graph != 0 = 1");
+        let end = if name == "graphics_capture" { "ToCig(s)" } else { "(s, &graph)" };
+        with.says(&format!("cuStreamEndCapture{end} = 0"));
+        with.says("how == GRAPHICS || graph != 0 = 1");
         with.says("cuMemFree(q) = 0");
     }
 }

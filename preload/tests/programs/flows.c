@@ -68,6 +68,8 @@ typedef struct { int location, id, flags; } access_desc;
     X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, (handle, int))                                                     \
     X(cuStreamBeginRecaptureToGraph, 13030, cuStreamBeginRecaptureToGraph, (handle, int, handle, void *, void *))              \
     X(cuStreamEndCapture, 10000, cuStreamEndCapture, (handle, handle *))                                                       \
+    X(cuStreamBeginCaptureToCig, 13020, cuStreamBeginCaptureToCig, (handle, void *))                                           \
+    X(cuStreamEndCaptureToCig, 13020, cuStreamEndCaptureToCig, (handle))                                                       \
     X(cuGraphAddNode, 12040, cuGraphAddNode_v2, (handle *, handle, const handle *, const void *, size_t, uint64_t *))          \
     X(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams, (handle, uint64_t *))                                                 \
     X(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams, (handle, handle, uint64_t *))                                 \
@@ -344,14 +346,16 @@ static void *capture_elsewhere(void *arg) {
     SAY("other thread's free = %u\n", cuMemFree(*p));
     return 0;
 }
-static void captures(int again) {
+enum capture { PLAIN, AGAIN, GRAPHICS };
+static void captures(enum capture how) {
     handle s, graph = 0;
     ptr p, q, r = 0;
     pthread_t t;
     CODE(cuStreamCreate(&s, 1));
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemAlloc(&q, 1 << 20));
-    if (again) {
+    if (how == GRAPHICS) CODE(cuStreamBeginCaptureToCig(s, 0));
+    else if (how == AGAIN) {
         CODE(cuStreamBeginCapture(s, 2));
         CODE(cuStreamEndCapture(s, &graph));
         CODE(cuStreamBeginRecaptureToGraph(s, 2, graph, 0, 0));
@@ -363,14 +367,16 @@ static void captures(int again) {
     SAY("# free of the pool's in the capture %u\n", cuMemFreeAsync(q, s));
     pthread_create(&t, 0, capture_elsewhere, &p);
     pthread_join(t, 0);
-    CODE(cuStreamEndCapture(s, &graph));
-    CODE(graph != 0);
+    if (how == GRAPHICS) CODE(cuStreamEndCaptureToCig(s));
+    else CODE(cuStreamEndCapture(s, &graph));
+    CODE(how == GRAPHICS || graph != 0);
     CODE(cuMemFree(q));
     CODE(cuMemAlloc(&p, 1 << 20));
     CODE(cuMemFree(p));
 }
-static void capture(void) { captures(0); }
-static void recapture(void) { captures(1); }
+static void capture(void) { captures(PLAIN); }
+static void recapture(void) { captures(AGAIN); }
+static void graphics_capture(void) { captures(GRAPHICS); }
 /* A thread captures its own stream of two devices, and ends one of them. */
 static void own_captures(void) {
     handle other, graph = 0, second = 0;
@@ -1407,7 +1413,7 @@ static void cancel(void) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
-    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(reset_while_starting) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
+    FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(graphics_capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(reset_while_starting) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(shortage_of_little) FLOW(full) FLOW(left) FLOW(captured_context)
     FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)

@@ -613,6 +613,10 @@ cuda! {
     fn cuStreamBeginRecaptureToGraph_ptsz(s: usize, m: c_int, _g: u64, _mismatch: *const c_void, _data: *const c_void) { begin(own(s), m) }
     fn cuStreamEndCapture(s: usize, g: *mut u64) { let dev = home!(s); give(g, sim().host.capture_end(dev, StreamHandle(s)).map(|g| g.0)) }
     fn cuStreamEndCapture_ptsz(s: usize, g: *mut u64) { cuStreamEndCapture(own(s), g) }
+    fn cuStreamBeginCaptureToCig(s: usize, _params: *mut c_void) { begin(s, 2) }
+    fn cuStreamBeginCaptureToCig_ptsz(s: usize, _params: *mut c_void) { begin(own(s), 2) }
+    fn cuStreamEndCaptureToCig(s: usize) { cuStreamEndCapture(s, &mut 0) }
+    fn cuStreamEndCaptureToCig_ptsz(s: usize) { cuStreamEndCapture(own(s), &mut 0) }
     fn cuGraphLaunch(g: u64, s: usize) { let dev = home!(s); code(sim().host.graph_launch(dev, GraphHandle(g), StreamHandle(s))) }
     fn cuGraphAddNode(out: *mut usize, g: usize, from: *const usize, n: usize, p: *mut u64) { cuGraphAddNode_v2(out, g, from, std::ptr::null(), n, p) }
     fn cuGraphAddNode_v2(out: *mut usize, _g: usize, _from: *const usize, _edges: *const c_void, _n: usize, p: *mut u64) {

@@ -4,7 +4,7 @@
 use crate::cuda::{Code, Ctx, Stream, CAPTURING, NO_TIMING, RELAXED, SUCCESS};
 use crate::real::{other, Real};
 use gpumem::driver::ledger;
-use gpumem::driver::process::Uncancelled;
+use gpumem::driver::process::{self, Uncancelled};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -54,6 +54,10 @@ struct Thread;
 
 impl Drop for Thread {
     fn drop(&mut self) {
+        if process::forked() {
+            // A thread that the child does not have may have held the locks.
+            return;
+        }
         let thread = thread();
         forget(|captured, _| captured.thread == thread);
     }

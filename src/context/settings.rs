@@ -175,7 +175,8 @@ pub const SETTINGS: &[Setting] = &[
         ("GPUMEM_TRIM_THRESHOLD", None),
         &["trim_threshold"],
         ("size, 0", SIZE, "never"),
-        "a free that leaves more than this free in one stream's heap gives memory back to the device",
+        "a free that leaves more than this free in one stream's heap gives memory back to the device; one that names \
+         no stream may end captures that gpumem does not see",
         by!(trim_threshold, any_size, exactly),
     ),
     setting(

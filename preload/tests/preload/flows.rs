@@ -291,6 +291,12 @@ fn a_capture_that_goes_with_its_thread_keeps_no_memory_back() {
 }
 
 #[test]
+fn a_forked_child_of_a_thread_that_has_captured_exits() {
+    let Some(with) = flow("own", "forked_captures", true, &[]) else { return };
+    with.says("exited 60");
+}
+
+#[test]
 fn a_capture_that_begins_while_a_thread_waits_is_not_lost() {
     let two = ("SIM_DEVICES", "2");
     for (name, free) in

@@ -399,6 +399,43 @@ static void *begin_only(void *arg) {
     CODE(cuStreamBeginCapture(0, 1));
     return arg;
 }
+static volatile int captures_end;
+static void *capture_again_and_again(void *arg) {
+    handle s, graph;
+    cuCtxSetCurrent(primary);
+    cuStreamCreate(&s, 1);
+    while (!captures_end) {
+        cuStreamBeginCapture(s, 1);
+        cuStreamEndCapture(s, &graph);
+    }
+    return arg;
+}
+/* A forked child exits, whatever other threads did when it was made. */
+static void forked_captures(void) {
+    pthread_t t;
+    int exited = 0, status;
+    ptr p;
+    CODE(cuMemAlloc(&p, 1 << 20));
+    CODE(cuStreamBeginCapture(0, 1));
+    pthread_create(&t, 0, capture_again_and_again, 0);
+    usleep(10000);
+    for (int i = 0; i < 60; i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            /* One that hangs in its exit is ended by this. */
+            signal(SIGALRM, SIG_DFL);
+            alarm(10);
+            exit(0);
+        }
+        waitpid(child, &status, 0);
+        exited += WIFEXITED(status);
+        if (!WIFEXITED(status)) break;
+    }
+    captures_end = 1;
+    pthread_join(t, 0);
+    SAY("exited %d\n", exited);
+}
 /* A capture that nobody ends goes with the thread whose stream it is of. */
 static void captured_thread(void) {
     pthread_t t;
@@ -1415,7 +1452,7 @@ int main(int argc, char **argv) {
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(graphics_capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(reset_while_starting) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(shortage_of_little) FLOW(full) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
+    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(forked_captures) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(recorded_resets) FLOW(observed) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);

@@ -3,10 +3,11 @@
 use crate::base::sync::{Apart, AtomicU64, OnceLock};
 use crate::base::{size, DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::{empty_cells, Driver, Watch};
+use crate::pool::heap::GRANULE;
 use crate::pool::memory::{Index, SLOT};
-use crate::pool::order::Order;
+use crate::pool::order::{Order, Tag};
 use crate::pool::state::Pool;
-use crate::pool::types::{PoolOptions, NONE};
+use crate::pool::types::{PoolOptions, Want, NONE};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -72,7 +73,16 @@ impl Pool {
         let less = |e: Error| e.context("GPUMEM_PREALLOC is more than can be had, so set less");
         self.check_size(bytes).map_err(less)?;
         let heap = self.heap_for(StreamHandle::LEGACY)?;
-        heap.lock().learnt.ahead = true;
-        self.map_ahead(heap, StreamHandle::LEGACY, bytes).map_err(less)
+        let mut st = heap.lock();
+        let size = self.whole_pages(bytes)?;
+        let want = Want::new(size, GRANULE, (StreamHandle::LEGACY, heap.lane));
+        st.learnt.ahead = true;
+        match self.stitch_or_grow(&mut st, want)? {
+            Some(r) => {
+                st.regions.make_ready(r, Tag::SETTLED);
+                Ok(())
+            }
+            None => Err(less(self.out_of_memory(size))),
+        }
     }
 }

@@ -76,8 +76,9 @@ impl Pool {
         Ok(start.map_or((0, 0), |start| (start, start + len)))
     }
 
-    /// Maps `bytes` for a heap ahead.
-    pub(crate) fn map_ahead(&self, heap: &Heap, stream: StreamHandle, bytes: u64) -> Result<()> {
+    /// Maps `bytes` for a stream of the arena ahead.
+    pub(crate) fn map_ahead(&self, part: &StreamPart, stream: StreamHandle, bytes: u64) -> Result<()> {
+        let heap = self.part_heap(part)?;
         self.find_uncut(heap, Want::new(self.whole_pages(bytes)?, GRANULE, (stream, heap.lane))).map(|_| ())
     }
 

@@ -57,7 +57,7 @@ impl Pool {
                 let part = self.part_for(arena, stream, now)?;
                 self.begin_use(&part, stream, now)?;
                 if bytes > 0 {
-                    self.map_ahead(self.part_heap(&part)?, stream, bytes)?;
+                    self.map_ahead(&part, stream, bytes)?;
                 }
                 match span {
                     Some(span) => self.lay_out(&part, stream, span)?,

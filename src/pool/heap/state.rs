@@ -326,7 +326,7 @@ impl HeapState {
 
     /// Enters a run, last used at `last_use`, whose extents are here already. Cuts a request, if
     /// there is one, out of it and its ready neighbours, which have room for it, and returns that
-    /// region, live. Otherwise returns all of it, ready.
+    /// region, live. Otherwise returns all of it, which is ready, or waits in the shared heap.
     pub(crate) fn enter_run(&mut self, (start, end): (u64, u64), last_use: Tag, want: Option<Want>) -> u32 {
         let region = self.regions.add(start, end - start);
         let region = self.regions.take_neighbours(region, last_use);

@@ -298,8 +298,8 @@ impl Order {
     /// markers.
     ///
     /// CUDA gives no way to see a capture on a non-blocking stream that no call has named, and a
-    /// context marker would invalidate it; so callers come here only when there is memory that
-    /// nothing else can settle.
+    /// context marker would invalidate it; so callers come here only when there is memory that no
+    /// marker they could record on a stream would settle.
     pub(crate) fn mark_context(&self, stream: Option<StreamHandle>) -> Result<bool> {
         self.mark_context_heeding(stream, |_| true)
     }

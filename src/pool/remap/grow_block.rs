@@ -1,8 +1,10 @@
 //! A live block that grows where it is.
 
-use crate::base::Result;
+use crate::base::{Result, Status};
 use crate::pool::heap::{HeapState, State};
 use crate::pool::remap::anchor::Anchor;
+use crate::pool::remap::plan::plan;
+use crate::pool::remap::sources::Others;
 use crate::pool::state::Pool;
 use crate::pool::types::{Want, NONE};
 
@@ -11,19 +13,36 @@ impl Pool {
     /// addresses there, or the memory, cannot be had.
     pub(crate) fn grow_block(&self, st: &mut HeapState, r: u32, want: Want) -> Result<bool> {
         let g = st.regions.get(r);
-        let (next, end) = (g.next, g.end());
-        let lacks = Want { size: want.size - g.size, ..want };
-        let ready = Some(next).filter(|&n| st.regions.get(n).state == State::Ready);
-        let (has, at) = ready.map_or((0, end), |n| (st.regions.get(n).size, st.regions.get(n).end()));
-        if has < lacks.size && self.flip(st, lacks, Some(at)).is_none() {
-            let behind = ready.map_or(next, |n| st.regions.get(n).next);
-            let need = (lacks.size - has).next_multiple_of(self.page);
-            if !st.regions.is_edge(behind) || self.addresses_behind(st, at) < need {
+        let (next, end, size) = (g.next, g.end(), want.size);
+        let lacks = Want { size: size - g.size, ..want };
+        let next_ready = st.regions.get(next).state == State::Ready;
+        let (gain, tail_end) =
+            if next_ready { (st.regions.get(next).size, st.regions.get(next).end()) } else { (0, end) };
+        if gain < lacks.size && self.flip(st, lacks, Some(tail_end)).is_none() {
+            let at_end = st.regions.is_edge(if next_ready { st.regions.get(next).next } else { next });
+            let need = (lacks.size - gain).next_multiple_of(self.page);
+            let addresses = self.addresses_behind(st, tail_end);
+            if !at_end || addresses < need {
                 return Ok(false);
             }
-            let anchor = Anchor { region: ready.unwrap_or(NONE), at, in_front: false, has, old: false };
-            if self.stitch_at(st, (lacks, false), Some(anchor))?.is_none() {
+            let region = if next_ready { next } else { NONE };
+            let anchor = Anchor { region, at: tail_end, in_front: false, has: gain, old: false };
+            let sources = self.sources(st, Some(anchor.region), |_| true);
+            let allowed = self.decide_allowance(st, Want { size: need, ..want });
+            // Otherwise a block that grows by little each time would be made of pages.
+            let only_grows = sources.is_empty() && self.shares_extents(st, need);
+            let (need, largest) = match self.ahead(st, Want { size: need, ..want }, only_grows, allowed) {
+                (ahead, extent) if (need + 1..=addresses).contains(&ahead) => (ahead, extent),
+                _ => (need, self.largest_extent(st, size)),
+            };
+            let Some(plan) = plan(need, self.page, largest, &sources, allowed) else {
                 return Ok(false);
+            };
+            match self.carry_out(st, &mut Others::new(), Some(anchor), &plan, (lacks, false)) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(false),
+                Err(e) if e.status == Status::OutOfMemory => return Ok(false),
+                Err(e) => return Err(e),
             }
         }
         let next = st.regions.get(r).next;

@@ -34,20 +34,15 @@ impl Pool {
             self.order.poll([want.lane])?;
         }
         if let Some(anchor) = self.anchor(st, want) {
-            if let Some(r) = self.stitch_at(st, (want, true), Some(anchor))? {
+            if let Some(r) = self.stitch_at(st, want, Some(anchor))? {
                 return Ok(Some(r));
             }
         }
-        self.stitch_at(st, (want, true), None)
+        self.stitch_at(st, want, None)
     }
 
     /// One try at a place. `None` if memory or room does not suffice.
-    pub(crate) fn stitch_at(
-        &self,
-        st: &mut HeapState,
-        (want, cut): (Want, bool),
-        anchor: Option<Anchor>,
-    ) -> Result<Option<u32>> {
+    fn stitch_at(&self, st: &mut HeapState, want: Want, anchor: Option<Anchor>) -> Result<Option<u32>> {
         let need = (want.size - anchor.map_or(0, |a| a.has))
             .checked_next_multiple_of(self.page)
             .ok_or_else(|| too_large(want.size))?;
@@ -82,9 +77,8 @@ impl Pool {
             // New memory goes behind the last new memory, so that a heap that only grows is one
             // span.
             let behind = anchor.or_else(|| self.growth_anchor(st, want).filter(|_| in_place));
-            match self.carry_out(st, &mut others, behind, &plan, (want, cut)) {
+            match self.carry_out(st, &mut others, behind, &plan, (want, true)) {
                 Ok(None) if in_place => in_place = false,
-                Ok(None) if ahead > 0 => ahead = 0,
                 Ok(done) => return Ok(done),
                 Err(e) if e.status == Status::OutOfMemory && ahead > 0 => {
                     ahead = 0;
@@ -138,9 +132,10 @@ impl Pool {
         Ok((sources, others))
     }
 
-    /// Carries a plan out. With `cut`, the request is cut out of the run.
+    /// Carries a plan out. Returns the region of the run, or with `cut` that of the request, live,
+    /// which is cut out of it. `None` if the run would not fit next to the anchor any more.
     #[allow(clippy::too_many_arguments)]
-    fn carry_out(
+    pub(crate) fn carry_out(
         &self,
         st: &mut HeapState,
         others: &mut Others<'_>,
@@ -288,8 +283,8 @@ impl Pool {
 
 /// The part of a stitch that cannot fail, after the driver has done its part. `moves` leave their
 /// regions. The run just mapped at `va`, which begins with them, becomes a ready region, last used
-/// at `last_use` or when they were. With `cut`, the request is cut out of it if it fits. Returns
-/// the run's number and the request's region.
+/// at `last_use` or when they were. With `cut`, the request, which fits, is cut out of it. Returns
+/// the run's number and the request's region, or the run's.
 #[allow(clippy::too_many_arguments)]
 fn commit(
     core: &mut Core,

@@ -4,7 +4,6 @@
 
 use super::capture::{spoilt, Reach};
 use super::device::HostDriver;
-use super::events::Mark;
 use super::identities::Identities;
 use super::op::{Submission, Work};
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
@@ -73,8 +72,8 @@ impl Driver for HostDriver {
         self.check_may_wait("device_sync")?;
         let mut st = self.enter();
         st.refuse_in_capture("device_sync", Reach::Device(dev))?;
-        let mark = Self::everything(&st, dev);
-        self.wait_for(st, &mark.points, &mark.clock).map(drop)
+        let mark = Self::everything(&mut st, |l| l.dev == dev);
+        self.wait_for(st, &mark).map(drop)
     }
 
     fn mistakes(&self) -> u64 {
@@ -190,16 +189,13 @@ impl Driver for HostDriver {
         let mut st = self.enter();
         let lane = self.lane(&mut st, dev, s)?;
         st.refuse_in_capture("stream_sync", Reach::Lane(lane))?;
-        let l = st.lanes.get(lane)?;
-        let (mut points, mut clock) = (vec![(lane, l.submitted)], l.clock_now(lane));
-        if st.lanes.legacy.contains(&lane) {
-            // Waiting for the legacy stream means waiting for every blocking stream.
-            for (other, l) in st.lanes.list.iter().enumerate().filter(|(_, l)| l.blocking && l.dev == dev) {
-                points.push((other, l.submitted));
-                clock.join(&l.clock_now(other));
-            }
-        }
-        self.wait_for(st, &points, &clock).map(drop)
+        let mark = if st.lanes.legacy.contains(&lane) {
+            // Waiting for the legacy stream means waiting for every blocking stream, itself one.
+            Self::everything(&mut st, |l| l.blocking && l.dev == dev)
+        } else {
+            st.lanes.get(lane)?.mark(lane)
+        };
+        self.wait_for(st, &mark).map(drop)
     }
 
     fn stream_wait(&self, dev: DeviceId, s: StreamHandle, e: EventHandle) -> Result<()> {
@@ -214,7 +210,7 @@ impl Driver for HostDriver {
             ));
         }
         let Some(mark) = mark else { return Ok(()) };
-        st.order_after(lane, &mark.clock)?;
+        st.order_after(lane, &mark)?;
         if mark.points.iter().all(|(l, _)| *l == lane) {
             return Ok(());
         }
@@ -242,9 +238,9 @@ impl Driver for HostDriver {
         st.lanes.refuse_captured(lane, || {
             format!("stream {s} is being captured: the event would become a node of the graph and never complete")
         })?;
-        let seq = st.submit(lane, Submission::new("record an event", Work::Mark))?;
-        let clock = st.lanes.get(lane)?.clock_now(lane);
-        st.events.get_mut(dev, e)?.mark = Some(Arc::new(Mark { points: vec![(lane, seq)], clock }));
+        st.submit(lane, Submission::new("record an event", Work::Mark))?;
+        let mark = st.lanes.get(lane)?.mark(lane);
+        st.events.get_mut(dev, e)?.mark = Some(Arc::new(mark));
         drop(self.settle(st));
         Ok(())
     }
@@ -253,7 +249,7 @@ impl Driver for HostDriver {
         let mut st = self.enter();
         st.events.get_mut(dev, e)?;
         st.refuse_in_capture("context_record", Reach::Device(dev))?;
-        let mark = Self::everything(&st, dev);
+        let mark = Self::everything(&mut st, |l| l.dev == dev);
         st.events.get_mut(dev, e)?.mark = Some(Arc::new(mark));
         Ok(())
     }
@@ -263,7 +259,7 @@ impl Driver for HostDriver {
         let Some(mark) = st.events.get_mut(dev, e)?.mark.clone() else { return Ok(true) };
         let done = mark.points.iter().all(|(lane, seq)| st.lanes.done(*lane, *seq));
         if done {
-            st.observe(&mark.clock);
+            st.observe(&mark);
         }
         Ok(done)
     }
@@ -272,7 +268,7 @@ impl Driver for HostDriver {
         self.check_may_wait("event_sync")?;
         let mut st = self.enter();
         let Some(mark) = st.events.get_mut(dev, e)?.mark.clone() else { return Ok(()) };
-        self.wait_for(st, &mark.points, &mark.clock).map(drop)
+        self.wait_for(st, &mark).map(drop)
     }
 
     // ---- captures and graphs --------------------------------------------------------------------

@@ -22,17 +22,18 @@ impl Clock {
         self.get(lane) >= seq
     }
 
-    /// Moves one lane forward; never back.
-    pub(super) fn advance(&mut self, lane: usize, seq: u64) {
-        if seq == 0 {
-            return;
+    /// Moves one lane forward, never back; returns whether it moved.
+    pub(super) fn advance(&mut self, lane: usize, seq: u64) -> bool {
+        if self.covers(lane, seq) {
+            return false;
         }
         if self.0.len() <= lane {
             self.0.resize(lane + 1, 0);
         }
         if let Some(t) = self.0.get_mut(lane) {
-            *t = (*t).max(seq);
+            *t = seq;
         }
+        true
     }
 
     /// Adds everything that `other` knows; returns whether anything was new.
@@ -51,6 +52,12 @@ impl Clock {
     /// Whether joining `other` would add nothing.
     pub(super) fn knows(&self, other: &Clock) -> bool {
         other.0.iter().enumerate().all(|(lane, t)| self.get(lane) >= *t)
+    }
+
+    /// How many lanes it holds.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Keeps what both know.

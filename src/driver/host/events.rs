@@ -8,12 +8,13 @@ use crate::driver::EventHandle;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A point in one or more lanes.
+/// A point in one or more lanes. Work that waits for it is ordered after its points, and after what
+/// its clock holds.
 pub(super) struct Mark {
     /// `(lane, seq)`: it is reached when all of these are complete.
     pub(super) points: Vec<(usize, u64)>,
-    /// The operations ordered before work that waits for the mark.
-    pub(super) clock: Clock,
+    /// Without what the host had seen complete, as in a lane.
+    pub(super) clock: Arc<Clock>,
 }
 
 pub(super) struct Event {

@@ -21,38 +21,30 @@ impl State {
         let (nodes, ties, last) = (graph.nodes.clone(), graph.ties.clone(), graph.last.take());
         let launched = self.submit_nodes(lane, &nodes, &ties, last.as_ref());
         let mark = match launched {
-            Ok(Some(seq)) => Some(Mark { points: vec![(lane, seq)], clock: self.lanes.get(lane)?.clock_now(lane) }),
-            Ok(None) | Err(_) => last,
+            Ok(()) if !nodes.is_empty() => Some(self.lanes.get(lane)?.mark(lane)),
+            Ok(()) | Err(_) => last,
         };
         self.graphs.of(dev, g)?.last = mark;
-        launched.map(drop)
+        launched
     }
 
-    /// Submits the nodes; returns the number of the last in the lane, `None` if there are none.
-    fn submit_nodes(
-        &mut self,
-        lane: usize,
-        nodes: &[Node],
-        ties: &Arc<Ties>,
-        after: Option<&Mark>,
-    ) -> Result<Option<u64>> {
+    fn submit_nodes(&mut self, lane: usize, nodes: &[Node], ties: &Arc<Ties>, after: Option<&Mark>) -> Result<()> {
         // Whatever can refuse the first node is checked before any change; nothing refuses a later
         // one.
         self.legacy_order(lane, &mut Vec::new())?;
         let mut deps = Vec::new();
         if let Some(mark) = after {
-            self.order_after(lane, &mark.clock)?;
+            self.order_after(lane, mark)?;
             deps.extend(mark.points.iter().filter(|(l, seq)| *l != lane && !self.lanes.done(*l, *seq)).copied());
         }
-        let mut seq = None;
         for n in nodes {
             let deps = std::mem::take(&mut deps);
             let (label, work) = (n.label.clone(), n.work.clone());
             let (reads, writes) = (n.reads.clone(), n.writes.clone());
             let sub = Submission { label, work, reads, writes, deps, ties: Some(ties.clone()) };
-            seq = Some(self.submit(lane, sub)?);
+            self.submit(lane, sub)?;
         }
-        Ok(seq)
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::captured::Capture;
 use super::clock::Clock;
+use super::events::Mark;
 use super::op::Op;
 use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use std::collections::VecDeque;
@@ -29,7 +30,8 @@ pub(super) struct Lane {
     pub(super) running: Option<Vec<Range<u64>>>,
     /// Whether the harness holds it back.
     pub(super) held: bool,
-    /// The operations of other lanes ordered before the next one.
+    /// The operations of other lanes ordered before the next one; what the host has seen complete
+    /// is too, and need not be in it.
     pub(super) clock: Arc<Clock>,
     /// Version of the host's clock that `clock` includes.
     pub(super) host_seen: u64,
@@ -38,11 +40,27 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// The clock of an operation that waits for all work submitted so far.
-    pub(super) fn clock_now(&self, lane: usize) -> Clock {
-        let mut c = Clock::clone(&self.clock);
-        c.advance(lane, self.submitted);
-        c
+    /// All work submitted so far, as a mark.
+    pub(super) fn mark(&self, lane: usize) -> Mark {
+        Mark { points: vec![(lane, self.submitted)], clock: self.clock.clone() }
+    }
+
+    /// Orders the next operation after everything in `clock`.
+    pub(super) fn order_after(&mut self, clock: &Clock) {
+        if !self.clock.knows(clock) {
+            Arc::make_mut(&mut self.clock).join(clock);
+        }
+    }
+
+    /// Adds the lane's work, and what its next operation is ordered after, to `clock`. What `host`,
+    /// the host's clock, holds anyway is left out, and the lane forgets it.
+    pub(super) fn add_unseen(&mut self, lane: usize, host: &Clock, clock: &mut Clock) {
+        if !host.covers(lane, self.submitted) || !host.knows(&self.clock) {
+            clock.join(&self.clock);
+            clock.advance(lane, self.submitted);
+        } else if *self.clock != Clock::default() {
+            (self.clock, self.host_seen) = (Arc::default(), 0);
+        }
     }
 }
 
@@ -76,14 +94,14 @@ impl Lanes {
             dead: Vec::new(),
         };
         for d in 0..devices {
-            let lane = lanes.open(DeviceId(d), true, &Clock::default(), 0);
+            let lane = lanes.open(DeviceId(d), true, &Clock::default());
             lanes.legacy.push(lane);
         }
         lanes
     }
 
     /// A lane for a new stream. `host` is what the host has seen complete.
-    pub(super) fn open(&mut self, dev: DeviceId, blocking: bool, host: &Clock, host_version: u64) -> usize {
+    pub(super) fn open(&mut self, dev: DeviceId, blocking: bool, host: &Clock) -> usize {
         let fresh = |submitted| Lane {
             id: new_id(),
             handle: StreamHandle::LEGACY,
@@ -94,8 +112,8 @@ impl Lanes {
             queue: VecDeque::new(),
             running: None,
             held: false,
-            clock: Arc::new(host.clone()),
-            host_seen: host_version,
+            clock: Arc::default(),
+            host_seen: 0,
             capture: None,
         };
         let old = self.dead.iter().position(|l| {

@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 use super::clock::Clock;
-use super::events::Events;
+use super::events::{Events, Mark};
 use super::graphs::Graphs;
 use super::lanes::Lanes;
 use super::live::Live;
@@ -38,18 +38,23 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The host has seen everything in `clock` complete.
-    pub(super) fn observe(&mut self, clock: &Clock) {
-        if self.host.join(clock) {
-            self.host_version += 1;
+    /// The host has seen that a mark is reached.
+    pub(super) fn observe(&mut self, mark: &Mark) {
+        let mut news = self.host.join(&mark.clock);
+        for (lane, seq) in &mark.points {
+            news |= self.host.advance(*lane, *seq);
         }
+        self.host_version += u64::from(news);
     }
 
-    /// Orders the next operation of `lane` after everything in `clock`.
-    pub(super) fn order_after(&mut self, lane: usize, clock: &Clock) -> Result<()> {
+    /// Orders the next operation of `lane` after a mark.
+    pub(super) fn order_after(&mut self, lane: usize, mark: &Mark) -> Result<()> {
         let l = self.lanes.get_mut(lane)?;
-        if !l.clock.knows(clock) {
-            Arc::make_mut(&mut l.clock).join(clock);
+        l.order_after(&mark.clock);
+        for (other, seq) in &mark.points {
+            if !l.clock.covers(*other, *seq) {
+                Arc::make_mut(&mut l.clock).advance(*other, *seq);
+            }
         }
         Ok(())
     }
@@ -62,13 +67,11 @@ impl State {
         }
         let mut deps = std::mem::take(&mut s.deps);
         self.legacy_order(lane, &mut deps)?;
-        if self.lanes.get(lane)?.host_seen != self.host_version {
-            let (host, version) = (std::mem::take(&mut self.host), self.host_version);
-            self.order_after(lane, &host)?;
-            self.host = host;
-            self.lanes.get_mut(lane)?.host_seen = version;
-        }
         let l = self.lanes.get_mut(lane)?;
+        if l.host_seen != self.host_version {
+            l.order_after(&self.host);
+            l.host_seen = self.host_version;
+        }
         l.submitted += 1;
         let at = s.writes.first().or(s.reads.first()).cloned();
         let named = (l.handle, l.dev);
@@ -110,17 +113,15 @@ impl State {
                 "the legacy default stream waits for all blocking streams, and one of them is being captured",
             ));
         }
+        let mut clock = Clock::default();
         for other in others {
-            let l = self.lanes.get(other)?;
+            let l = self.lanes.get_mut(other)?;
             if l.completed < l.submitted {
                 deps.push((other, l.submitted));
-            } else if self.host.covers(other, l.submitted) && self.host.knows(&l.clock) {
-                // Every operation is ordered after what the host has seen.
-                continue;
             }
-            let clock = l.clock_now(other);
-            self.order_after(lane, &clock)?;
+            l.add_unseen(other, &self.host, &mut clock);
         }
+        self.lanes.get_mut(lane)?.order_after(&clock);
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl HostDriver {
             if let Some((_, lane, id)) = seat.streams.iter().find(|(d, ..)| *d == dev) {
                 return (*lane, *id);
             }
-            let lane = st.lanes.open(dev, true, &st.host, st.host_version);
+            let lane = st.lanes.open(dev, true, &st.host);
             let id = st.lanes.list.get_mut(lane).map_or(0, |l| {
                 l.handle = StreamHandle::PER_THREAD;
                 l.id
@@ -87,7 +87,7 @@ impl HostDriver {
     pub(super) fn new_stream(&self, dev: DeviceId, blocking: bool) -> Result<StreamHandle> {
         self.check_device(dev)?;
         let st = &mut *self.enter();
-        let lane = st.lanes.open(dev, blocking, &st.host, st.host_version);
+        let lane = st.lanes.open(dev, blocking, &st.host);
         let slot = st.lanes.assign_slot(lane);
         let l = st.lanes.get_mut(lane)?;
         match self.handles.set(slot, dev, l.id) {

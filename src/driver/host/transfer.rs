@@ -69,7 +69,7 @@ impl HostDriver {
         sub.reads.extend(from_tracked.then_some(from));
         sub.writes.extend(into_tracked.then_some(to));
         let seq = st.submit(lane, sub)?;
-        let clock = st.lanes.get(lane)?.clock_now(lane);
+        let mark = st.lanes.get(lane)?.mark(lane);
         let st = self.settle(st);
         if on_stack {
             let mut st = match self.run_until(st, lane, seq) {
@@ -81,7 +81,7 @@ impl HostDriver {
             };
             if !into_tracked {
                 // Only the copy out of the device is synchronous by contract.
-                st.observe(&clock);
+                st.observe(&mark);
             }
         }
         Ok(())

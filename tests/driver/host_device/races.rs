@@ -237,6 +237,28 @@ fn the_legacy_stream_orders_what_a_complete_stream_waited_for() {
 }
 
 #[test]
+fn a_context_mark_orders_what_a_complete_stream_waited_for() {
+    // The wait is no operation of the complete stream's, and what it waited for is on another
+    // device.
+    for (waited, expected) in [(false, &[ReportKind::Race][..]), (true, &[])] {
+        let d = HostDriver::new(HostOptions { devices: 2, ..HostOptions::simulation(1) }).unwrap();
+        d.keep_up(true);
+        let (va, _) = mapped(&d, M2);
+        let (a, b, other) = (stream(&d), stream(&d), d.stream_create(E).unwrap());
+        d.set_async(E, va, 1, 8, other).unwrap();
+        let (there, here) = (d.event_create(E).unwrap(), d.event_create(D).unwrap());
+        d.context_record(E, there).unwrap();
+        if waited {
+            d.stream_wait(D, a, there).unwrap();
+        }
+        d.context_record(D, here).unwrap();
+        d.stream_wait(D, b, here).unwrap();
+        d.launch(D, b, writer("ordered by the mark", va..va + 8)).unwrap();
+        assert_eq!(kinds(&d.take_reports()), expected);
+    }
+}
+
+#[test]
 fn a_context_mark_orders_dead_streams_too() {
     let run = |marked: bool| {
         move |d: &HostDriver, va: u64, a: StreamHandle, b: StreamHandle| {

@@ -862,7 +862,7 @@ def test_fork():
     python("""
 import gpumem, os, sys
 b = gpumem.Buffer(100)
-p = gpumem.Plan()
+p, r = gpumem.Plan(), gpumem.reserve(100)
 pid = os.fork()
 if pid == 0:
     try: gpumem.Buffer(100)
@@ -873,10 +873,10 @@ if pid == 0:
         except gpumem.Forked: pass
         else: os._exit(2)
     if b.live or b.view(4).live or b.nbytes != 100 or not repr(b).endswith(", gone)"): os._exit(3)
-    del b, p
+    del b, p, r
     sys.exit(0)
 assert os.waitpid(pid, 0)[1] == 0
-assert b.live
+assert b.live and r.info().promised >= 100
 """, PYTHONPATH=os.pathsep.join(sys.path))
 
 
@@ -1028,6 +1028,13 @@ def test_a_reservation_may_end_and_change_within_its_block():
             raise KeyError("the body's own")
     with pytest.raises(gpumem.Invalid, match="released"):
         r.release()
+
+
+def test_a_reservation_that_is_dropped_ends():
+    for use in (gpumem.Reservation.info, gpumem.Reservation.attach_thread):
+        use(gpumem.reserve("48GiB"))
+        gc.collect()
+    gpumem.reserve("48GiB").release()
 
 
 def test_a_thread_is_detached_from_what_it_is_attached_to():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import math
+import os
 import threading
 
 from . import _declarations as d
@@ -52,14 +53,15 @@ class Reservation:
     """A promise of bytes, from `reserve`.
 
     In a `with` block, the thread's allocations draw from it. It ends with the block, even after an
-    exception, and even where the block cannot begin; live allocations stay. Other threads take part with `attach_thread()`, streams with
-    `attach_stream()`.
+    exception, and even where the block cannot begin. Other threads take part with `attach_thread()`,
+    streams with `attach_stream()`. Without a block, it ends by `release()`, or when
+    garbage-collected, even if threads or streams are attached. Live allocations stay.
     """
 
-    __slots__ = ("handle", "nbytes", "_released")
+    __slots__ = ("handle", "nbytes", "_pid", "_released")
 
     def __init__(self, handle: int, nbytes: int) -> None:
-        self.handle, self.nbytes, self._released = handle, nbytes, False
+        self.handle, self.nbytes, self._pid, self._released = handle, nbytes, os.getpid(), False
 
     def attach_thread(self) -> Reservation:
         """Makes the calling thread's allocations draw from it, on streams without a reservation of
@@ -134,6 +136,13 @@ class Reservation:
             self.release()
 
     __reduce__ = _values.no_copy
+
+    def __del__(self, _release=C.gpumem_reservation_release, _getpid=os.getpid):
+        try:
+            if not self._released and self._pid == _getpid():
+                _release(self.handle, None)
+        except Exception:  # Nobody could take it.
+            pass
 
     def __repr__(self):
         return f"Reservation({_values.human(self.nbytes)})"

@@ -51,9 +51,10 @@ pub extern "C" fn gpumem_backend_name() -> *const c_char {
 /// nothing (GPUMEM_LOG_NOTHING, GPUMEM_RECORD_STACKS_NONE, GPUMEM_SNAPSHOT_EVENTS_NONE,
 /// GPUMEM_PINNED_CHUNKS_NONE, those that end in _OFF) has that constant. Another is 0 where the
 /// setting means none, never, the device's granularity, or all that the device or node has.
-/// Otherwise a field, also host_mode and arena_quarantine, has the value in force. disk, record and
-/// snapshot are static strings, or NULL when there are none. `gpumem doctor` shows the same, and
-/// where each comes from.
+/// Otherwise a field, also host_mode and arena_quarantine, has the value in force; only page_size
+/// has the value set, even if the granularity of a device is larger. disk, record and snapshot are
+/// static strings, or NULL when there are none. `gpumem doctor` shows the same, and where each
+/// comes from.
 /// Errors: GPUMEM_ERROR_INVALID when out is NULL or its size impossible.
 #[no_mangle]
 pub unsafe extern "C" fn gpumem_settings_get(out: *mut gpumem_context_options) -> gpumem_status {

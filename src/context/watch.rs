@@ -66,22 +66,25 @@ impl Context {
                 self.complain(&e);
             }
         }
-        if self.config.record.is_none() && !self.wants_last() {
-            return;
-        }
         // Another context of the process may have begun it.
-        if !self.recorder.is_recording() {
-            if let Err(e) = self.recorder.start(&self.record_options(self.config.record.as_deref())) {
+        if let Some(file) = self.config.record.as_deref().filter(|_| !self.recorder.is_recording()) {
+            if let Err(e) = self.recorder.start(&self.record_options(Some(file))) {
                 self.complain(&e);
-                return;
             }
         }
-        self.watch();
+        self.keep_last();
+        if self.recorder.is_on() {
+            self.watch();
+        }
     }
 
-    /// Whether the last events are kept with no recording under way.
-    fn wants_last(&self) -> bool {
-        self.config.snapshot_on.oom && self.config.snapshot_events > 0
+    /// Keeps the last events while no recording is under way, if that is wanted.
+    fn keep_last(&self) {
+        if self.config.snapshot_on.oom && self.config.snapshot_events > 0 {
+            if let Err(e) = self.recorder.start(&self.record_options(None)) {
+                self.complain(&e);
+            }
+        }
     }
 
     /// A line on stderr, unless `GPUMEM_LOG` is 0.
@@ -119,11 +122,7 @@ impl Context {
     /// Ends the recording and waits until it is written. `Invalid` when none is under way.
     pub fn record_stop(&self) -> Result<Summary> {
         let summary = self.recorder.stop();
-        if self.wants_last() {
-            if let Err(e) = self.recorder.start(&self.record_options(None)) {
-                self.complain(&e);
-            }
-        }
+        self.keep_last();
         self.unwatch();
         summary
     }

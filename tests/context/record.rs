@@ -193,6 +193,18 @@ fn what_keeps_the_last_events_is_no_recording() {
 }
 
 #[test]
+fn the_last_events_are_kept_where_the_recording_cannot_be_written() {
+    // Contexts that record share the process's recorder.
+    alone!("the_last_events_are_kept_where_the_recording_cannot_be_written");
+    let mut config = Config { record: Some("/no/such/folder/a.gmrec".into()), log: 0, ..Config::default() };
+    config.snapshot_on.oom = true;
+    let cx = Context::new(HostDriver::new(HostOptions::default()).unwrap(), config).unwrap();
+    assert!(!cx.recorder().is_recording());
+    cx.free(malloc(&cx, 100, 0)).unwrap();
+    assert!(cx.recorder().last_events().len() >= 2);
+}
+
+#[test]
 fn a_recording_by_a_relative_name_is_read_from_any_folder() {
     alone!("a_recording_by_a_relative_name_is_read_from_any_folder");
     let dir = tempfile::tempdir().unwrap();

@@ -143,7 +143,7 @@ typedef struct gpumem_event {
     uint64_t tag;
     // The arena's number, or 0.
     uint32_t arena;
-    // The device's ordinal.
+    // The device's ordinal; 0 where it is about no single device.
     int32_t device;
 } gpumem_event;
 

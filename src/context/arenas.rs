@@ -105,7 +105,7 @@ impl Context {
     /// Frees `ptr` if the allocation with this id lives there; whether it did. See
     /// [`Pool::free_id`].
     pub fn free_id(&self, ptr: u64, id: u64, stream: Option<StreamHandle>) -> Result<bool> {
-        let began = if self.is_watched() { self.recorder().now() } else { 0 };
+        let (began, device) = if self.is_watched() { (self.recorder().now(), self.device_at(ptr)) } else { (0, 0) };
         let freed = match self.config.pool {
             true => self.owner(ptr, "free_id").inspect_err(|_| self.note_unknown()).and_then(|pool| {
                 let after = stream.map(|s| self.stream_after(pool, s)).transpose()?;
@@ -124,7 +124,7 @@ impl Context {
             other => other,
         };
         if self.is_watched() && matches!(freed, Ok(true)) {
-            self.saw_free(ptr, stream, began);
+            self.saw_free((ptr, device), stream, began);
         }
         freed
     }

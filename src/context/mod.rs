@@ -229,7 +229,7 @@ impl Context {
             log_decisions: self.config.log >= 2,
             ..PoolOptions::default()
         };
-        let driver: Arc<dyn Driver> = self.driver.clone();
+        let driver = Arc::new(self.driver.of_device(dev));
         let pool =
             Pool::new(driver, dev, options).map_err(|e| e.context(format!("starting the pool of device {dev}")))?;
         if self.config.capture == CaptureDetection::Auto {

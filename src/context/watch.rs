@@ -12,7 +12,7 @@ use crate::base::{DeviceId, Error, Result, Status, StreamHandle};
 use crate::driver::process::{self, Uncancelled};
 use crate::observe::history::Life;
 use crate::observe::{Callback, Event, History, Kind, Options, Recorder, StackSource, Summary};
-use crate::pool::Alive;
+use crate::pool::{Alive, AllocInfo, Pool};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -260,11 +260,20 @@ impl Context {
         });
     }
 
+    /// The device that a request names, or else its stream's.
     fn short_device(&self, req: &Request) -> u8 {
-        match self.pools.len() {
-            1 => 0,
-            _ => self.device_of(req.device, req.stream.canonical()).map_or(0, |d| d.0 as u8),
-        }
+        let device = req.device.or_else(|| self.device_of(None, req.stream.canonical()).ok());
+        device.map_or(0, |d| d.0 as u8)
+    }
+
+    /// The device whose memory contains `ptr`. A pool has its addresses for good, so with pools a
+    /// free changes nothing.
+    pub(super) fn device_at(&self, ptr: u64) -> u8 {
+        let device = match self.config.pool {
+            true => self.owner(ptr, "look-up").map(Pool::device),
+            false => self.native.info_containing(ptr).map(|i| i.device),
+        };
+        device.map_or(0, |d| d.0 as u8)
     }
 
     /// [`Context::malloc_search`] while allocations are watched.
@@ -313,7 +322,7 @@ impl Context {
         let began = self.recorder.now();
         let hit = self.free_hit_anyhow(ptr, stream.map(StreamHandle::canonical));
         if hit {
-            self.saw_free(ptr, stream, began);
+            self.saw_free((ptr, self.device_at(ptr)), stream, began);
         }
         hit
     }
@@ -321,26 +330,26 @@ impl Context {
     /// [`Context::free_anyhow`] while allocations are watched.
     pub(super) fn free_watched(&self, ptr: u64, stream: Option<StreamHandle>) -> Result<()> {
         // Before the free: its address may belong to another allocation as soon as it is done.
-        let began = self.recorder.now();
+        let (began, device) = (self.recorder.now(), self.device_at(ptr));
         self.free_slowly(ptr, stream)?;
-        self.saw_free(ptr, stream, began);
+        self.saw_free((ptr, device), stream, began);
         Ok(())
     }
 
-    /// Records a free that takes effect at a time of the recorder's clock.
-    pub(super) fn saw_free(&self, ptr: u64, stream: Option<StreamHandle>, began: u64) {
+    /// Records a free of a device's memory that takes effect at a time of the recorder's clock.
+    pub(super) fn saw_free(&self, (ptr, device): (u64, u8), stream: Option<StreamHandle>, began: u64) {
         if ptr == 0 || self.recorder.is_inside() {
             return;
         }
         let (other, stream) = stream.map_or((0, 0), |s| (1, s.canonical().0 as u64));
-        self.recorder.push(Event { address: ptr, stream, other, ..Event::new(Kind::Free, began) });
+        self.recorder.push(Event { address: ptr, stream, other, device, ..Event::new(Kind::Free, began) });
     }
 
     /// Makes the event for memory that the program frees now and another part of it frees here
     /// later.
     pub fn note_free(&self, ptr: u64, stream: Option<StreamHandle>) {
         if self.is_watched() {
-            self.saw_free(ptr, stream, self.recorder.now());
+            self.saw_free((ptr, self.device_at(ptr)), stream, self.recorder.now());
         }
     }
 
@@ -366,7 +375,7 @@ impl Context {
         // beginning, and the new ones may have belonged to another allocation until the end.
         let time = if new == ptr { began } else { began + took };
         if new != ptr {
-            self.saw_free(ptr, Some(stream), began);
+            self.saw_free((ptr, device), Some(stream), began);
         }
         let stack = self.recorder.stack();
         let stream = stream.canonical().0 as u64;
@@ -405,13 +414,11 @@ impl Context {
         // stays there.
         let mine = |p: u64| self.arena_of(p).is_ok_and(|a| a.is_some_and(|a| Arc::ptr_eq(&a, arena)));
         let of_arena = keep.iter().filter(|&&p| p != 0 && mine(p));
-        let kept: Vec<u64> = of_arena.filter_map(|&p| Some(self.info_containing(p).ok()?.base)).collect();
+        let kept: Vec<AllocInfo> = of_arena.filter_map(|&p| self.info_containing(p).ok()).collect();
         let began = self.recorder.now();
         let done = exit()?;
         let to = arena.parent_id().map_or(0, short);
-        for address in kept {
-            self.recorder.push(Event { address, arena: to, ..Event::new(Kind::Move, began) });
-        }
+        kept.iter().for_each(|info| self.push_move(info, to, began));
         // As a free: other allocations may have its memory by now.
         let other = self.recorder.now() - began;
         self.recorder.push(Event { arena: short(arena.id()), other, ..Event::new(Kind::ArenaExit, began) });
@@ -441,7 +448,7 @@ impl Context {
             return;
         }
         // At the beginning: other allocations may have their memory by now.
-        freed.iter().for_each(|&ptr| self.saw_free(ptr, None, began));
+        freed.iter().for_each(|&ptr| self.saw_free((ptr, self.device_at(ptr)), None, began));
         let other = self.recorder.now() - began;
         self.recorder.push(Event { other, ..event(began) });
     }
@@ -452,9 +459,13 @@ impl Context {
             return;
         }
         if let Ok(info) = self.info_containing(ptr) {
-            let arena = self.arena_around(ptr);
-            self.recorder.push(Event { address: info.base, arena, ..Event::new(Kind::Move, self.recorder.now()) });
+            self.push_move(&info, self.arena_around(ptr), self.recorder.now());
         }
+    }
+
+    fn push_move(&self, info: &AllocInfo, arena: u32, time: u64) {
+        let device = info.device.0 as u8;
+        self.recorder.push(Event { address: info.base, arena, device, ..Event::new(Kind::Move, time) });
     }
 
     /// Runs a step of the slow path, and makes an event with its duration if events are wanted.

@@ -4,7 +4,7 @@
 use super::exit;
 use super::wrap::{Hook, Observer, Step, Wrap};
 use super::{Call, Driver};
-use crate::base::Result;
+use crate::base::{DeviceId, Result};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -20,8 +20,9 @@ struct Stripe([AtomicU64; Call::COUNT]);
 
 /// Counts calls, failed ones included, by kind.
 pub struct Counter {
-    stripes: Box<[Stripe]>,
-    observer: OnceLock<Arc<dyn Observer>>,
+    stripes: Arc<[Stripe]>,
+    observer: Arc<OnceLock<Arc<dyn Observer>>>,
+    device: DeviceId,
 }
 
 /// A driver that counts the calls made through it, failed ones included.
@@ -52,6 +53,11 @@ impl Hook for Counter {
     }
 
     #[inline]
+    fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    #[inline]
     fn begins(&self) -> Option<Instant> {
         self.observer.get().filter(|o| o.is_on()).map(|_| Instant::now())
     }
@@ -67,7 +73,15 @@ impl Wrap<Counter> {
     /// Wraps `inner` and counts the calls made to it.
     pub fn new(inner: Arc<dyn Driver>) -> Counted {
         let stripes = (0..STRIPES).map(|_| Stripe([const { AtomicU64::new(0) }; Call::COUNT])).collect();
-        Wrap::around(inner, Counter { stripes, observer: OnceLock::new() })
+        Wrap::around(inner, Counter { stripes, observer: Arc::default(), device: DeviceId(0) })
+    }
+
+    /// The same driver, counter and observer, for a caller of one device: what it unmaps and
+    /// releases, which names no device, is of that one.
+    pub fn of_device(&self, device: DeviceId) -> Counted {
+        let Counter { stripes, observer, .. } = &self.hook;
+        let hook = Counter { stripes: stripes.clone(), observer: observer.clone(), device };
+        Wrap::around(self.inner().clone(), hook)
     }
 
     /// Tells `observer` of each call that changes addresses or memory. Only the first observer is

@@ -55,6 +55,12 @@ pub trait Hook: Send + Sync {
     #[inline]
     fn changed(&self, _change: Change) {}
 
+    /// The device of the [`Step`]s of calls that name none.
+    #[inline]
+    fn device(&self) -> DeviceId {
+        DeviceId(0)
+    }
+
     /// The start time of a call, for its [`Step`]; `None` if nobody wants one.
     #[inline]
     fn begins(&self) -> Option<Instant> {
@@ -71,11 +77,11 @@ pub trait Hook: Send + Sync {
 pub struct Step {
     /// Which call.
     pub call: Call,
-    /// The device, where the call names one.
+    /// The device that the call names, or else the hook.
     pub device: DeviceId,
     /// The first address, if it is about addresses.
     pub address: u64,
-    /// Bytes.
+    /// Bytes, if the call names them; else 0.
     pub bytes: u64,
     /// The physical memory, if it is about some; else 0.
     pub handle: u64,
@@ -239,7 +245,7 @@ impl<H: Hook> Driver for Wrap<H> {
         self.hook.before(Call::PhysRelease)?;
         // Before the call: the number may be given out again as soon as it is made.
         self.hook.changed(Change::Released(h));
-        self.timed((Call::PhysRelease, DeviceId(0)), || self.inner.phys_release(h), |()| (0, 0, h.0))
+        self.timed((Call::PhysRelease, self.hook.device()), || self.inner.phys_release(h), |()| (0, 0, h.0))
             .inspect_err(|_| self.hook.changed(Change::Created(h)))
     }
     fn phys_import(&self, dev: DeviceId, fd: &OwnedFd) -> Result<PhysHandle> {
@@ -266,7 +272,7 @@ impl<H: Hook> Driver for Wrap<H> {
     }
     fn unmap(&self, va: u64, size: u64) -> Result<()> {
         self.hook.before(Call::Unmap)?;
-        self.timed((Call::Unmap, DeviceId(0)), || self.inner.unmap(va, size), |()| (va, size, 0))
+        self.timed((Call::Unmap, self.hook.device()), || self.inner.unmap(va, size), |()| (va, size, 0))
             .inspect(|()| self.hook.changed(Change::Unmapped(va, size)))
     }
 

@@ -45,8 +45,8 @@ kinds! {
     /// An arena was opened: `arena`; `other`: the enclosing one, or 0; `bytes`: the number of its
     /// name among the strings.
     ArenaEnter = 6, "arena enter";
-    /// An arena has ended, and everything in it is free: `arena`; `bytes` freed; `other`:
-    /// nanoseconds that it took.
+    /// An arena has ended, and everything in it is free: `arena`; `other`: nanoseconds that it
+    /// took.
     ArenaExit = 7, "arena exit";
     /// An allocation moved to another arena: `address`; `arena`: where it is now, or 0.
     Move = 8, "move";
@@ -122,7 +122,7 @@ pub struct Event {
     pub stack: u32,
     /// What happened.
     pub kind: Kind,
-    /// The device's ordinal.
+    /// The device's ordinal; 0 where it is about no single device.
     pub device: u8,
 }
 

@@ -651,19 +651,48 @@ fn events_name_their_device() {
     let resized = rig.malloc(other, 3 * MIB, AllocFlags::default());
     let resized = ctx.realloc(resized, 64 * MIB, rig.stream(other)).unwrap();
     let resized = ctx.realloc(resized, 63 * MIB, rig.stream(other)).unwrap();
+    ctx.realloc(resized, 1 << 50, rig.stream(DeviceId(0))).unwrap_err();
     let moved = on(AllocFlags::EVICTABLE);
     ctx.shift(What::One(moved), Goal::Lower, None, None).unwrap();
     ctx.shift(What::One(moved), Goal::Device, None, None).unwrap();
-    [exported, imported, resized, moved].iter().for_each(|&p| ctx.free(p).unwrap());
+    let arena = ctx.arena_enter("step").unwrap();
+    let [promoted, kept] = [on(AllocFlags::default()), on(AllocFlags::default())];
+    ctx.arena_promote(promoted).unwrap();
+    ctx.arena_exit(&arena, &[kept]).unwrap();
+    let owned = on(AllocFlags::default());
+    assert!(ctx.free_id(owned, ctx.info(owned).unwrap().id, None).unwrap());
+    let capture = ctx.capture_begin(rig.stream(other), CaptureOptions::default()).unwrap();
+    rig.malloc(other, 3 * MIB, AllocFlags::default());
+    ctx.capture_abort(&capture).unwrap();
+    [exported, imported, resized, moved, promoted, kept].iter().for_each(|&p| ctx.free(p).unwrap());
+    rig.sync();
+    ctx.trim_device(other, 0).unwrap();
     ctx.record_stop().unwrap();
     let recording = Recording::open(&file).unwrap();
-    let about_memory =
-        [Kind::Malloc, Kind::Realloc, Kind::Growth, Kind::Stitch, Kind::Evict, Kind::Restore, Kind::OutOfMemory];
-    for kind in about_memory {
-        let mut of_kind = recording.events.iter().filter(|e| e.event.kind == kind);
-        assert!(of_kind.all(|e| e.event.device == 1), "{kind:?}: {:?}", recording.events);
-    }
+    let of_no_device = |k| matches!(k, Kind::ArenaEnter | Kind::ArenaExit);
+    let mut events = recording.events.iter().map(|e| e.event);
+    assert_eq!(events.find(|e| e.device != 1 && !of_no_device(e.kind)), None);
     let count = |kind| recording.events.iter().filter(|e| e.event.kind == kind).count();
-    assert_eq!([Kind::Evict, Kind::Restore].map(count), [1, 1]);
-    assert!(count(Kind::Malloc) >= 7 && count(Kind::Growth) >= 1);
+    assert_eq!([Kind::Evict, Kind::Restore, Kind::Move, Kind::OutOfMemory].map(count), [1, 1, 2, 1]);
+    assert!(count(Kind::Malloc) >= 7 && count(Kind::Growth) >= 1 && count(Kind::Free) >= 11);
+    assert!([Kind::Create, Kind::Release, Kind::Map, Kind::Unmap].map(count).iter().all(|&n| n > 0));
+}
+
+/// As above, where the driver's own allocator has the memory.
+#[test]
+fn events_name_their_device_without_a_pool() {
+    let rig =
+        Rig::new(HostOptions { devices: 2, ..HostOptions::default() }, Config { pool: false, ..Config::default() });
+    let (ctx, other) = (&rig.ctx, DeviceId(1));
+    let dir = tempfile::tempdir().unwrap();
+    let file = ctx.record_start(&dir.path().join("a.gmrec"), None).unwrap();
+    let [freed, resized, owned] = [(); 3].map(|()| rig.malloc(other, 3 * MIB, AllocFlags::default()));
+    ctx.free(freed).unwrap();
+    ctx.free_async(ctx.realloc(resized, MIB, rig.stream(DeviceId(0))).unwrap(), rig.stream(DeviceId(0))).unwrap();
+    assert!(ctx.free_id(owned, ctx.info(owned).unwrap().id, None).unwrap());
+    ctx.record_stop().unwrap();
+    let events: Vec<_> =
+        Recording::open(&file).unwrap().events.iter().map(|e| (e.event.kind, e.event.device)).collect();
+    let count = |kind| events.iter().filter(|e| **e == (kind, 1)).count();
+    assert_eq!(([Kind::Malloc, Kind::Free].map(count), events.len()), ([4, 4], 8), "{events:?}");
 }

@@ -121,7 +121,7 @@ pub struct gpumem_event {
     pub tag: u64,
     /// The arena's number, or 0.
     pub arena: u32,
-    /// The device's ordinal.
+    /// The device's ordinal; 0 where it is about no single device.
     pub device: i32,
 }
 const _: () = assert!(size_of::<gpumem_event>() == 64);

@@ -105,7 +105,8 @@ fn people(recording: &Recording, history: &History, numbers: &Value) -> io::Resu
         (false, _) => format!("at least {} lost", count("lost")),
     };
     t.row("events", format!("{}, {lost}", count("events")));
-    t.row("allocations", format!("{}, {} frees, {} failures", count("allocations"), count("frees"), count("failures")));
+    let [made, freed, resized, failed] = ["allocations", "frees", "resizes", "failures"].map(count);
+    t.row("allocations", format!("{made}, {freed} frees, {resized} resizes in place, {failed} failures"));
     t.row("threads", count("threads"));
     t.row("peak live", format!("{}, after {:.3} s", report::bytes(n("peak_live_bytes")), n("peak_at_ns") as f64 / 1e9));
     t.row("peak mapped", format!("{} of what was mapped since the begin", report::bytes(n("peak_mapped_bytes"))));

@@ -231,7 +231,7 @@ class View {
       add("peak", "peak live", t.peak_live_bytes, human(t.peak_live_bytes));
       add("mapped", "peak mapped", t.peak_mapped_bytes, human(t.peak_mapped_bytes));
       add("live", "live at the end", t.live_bytes, `${human(t.live_bytes)} in ${count(t.live_allocations)}`);
-      add("operations", "allocations and frees", t.operations, count(t.operations));
+      add("operations", "allocations, frees and resizes", t.operations, count(t.operations));
       add("failures", "failures", t.failures, count(t.failures));
       add("growths", "growths", t.growths, count(t.growths));
       add("stitches", "stitches", t.stitches, count(t.stitches));

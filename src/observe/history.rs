@@ -58,6 +58,8 @@ pub struct History {
     pub lives: Vec<Life>,
     /// Begins and ends, in order.
     pub changes: Vec<Change>,
+    /// Pairs of an end and a begin that are one resize.
+    pub resizes: usize,
     /// Bytes live at the recording's end.
     pub live: u64,
     /// The most bytes that were live at once.
@@ -83,6 +85,16 @@ impl History {
         drop(history);
         // Once more without them, as they counted from the begin on.
         Follower::through(recording, listed_late).history
+    }
+
+    /// How many allocations were made or existed, however often they were resized.
+    pub fn allocations(&self) -> usize {
+        self.lives.len() - self.resizes
+    }
+
+    /// How many allocations were freed.
+    pub fn frees(&self) -> usize {
+        self.changes.len() - self.lives.len() - self.resizes
     }
 
     /// The indices of the allocations live at `time`.
@@ -150,7 +162,8 @@ impl Follower {
             }
             Kind::Realloc => {
                 let old = self.live.get(&e.other).and_then(|i| self.history.lives.get(*i as usize)).copied();
-                self.end(e.other, e.time, Some(e.stream), thread);
+                let known = self.end(e.other, e.time, Some(e.stream), thread);
+                self.history.resizes += usize::from(known);
                 let like = old.unwrap_or(Life {
                     address: 0,
                     bytes: 0,
@@ -276,6 +289,7 @@ mod tests {
         let lives: Vec<_> = h.lives.iter().map(|l| (l.address, l.bytes, l.to, l.tag, l.stack)).collect();
         assert_eq!(lives, [(10, 100, 2, 7, 3), (10, 300, 3, 7, 3), (40, 10, 4, 7, 3)]);
         assert_eq!((h.live, h.peak), (0, 300));
+        assert_eq!((h.allocations(), h.resizes, h.frees()), (1, 2, 1));
     }
 
     #[test]

@@ -203,9 +203,10 @@ pub fn totals(recording: &Recording, history: &History) -> Value {
     let driver = slow.iter().filter(|e| e.kind.is_of_driver()).fold(0_u64, |sum, e| sum.saturating_add(e.other));
     json!({
         "events": recording.events.len(),
-        "allocations": history.lives.len(),
-        "frees": history.changes.len() - history.lives.len(),
-        "operations": history.changes.len(),
+        "allocations": history.allocations(),
+        "frees": history.frees(),
+        "resizes": history.resizes,
+        "operations": history.changes.len() - history.resizes,
         "failures": history.failures,
         "unknown_frees": history.unknown_frees,
         // What was not ended, or has damaged blocks, does not say all that is missing.
@@ -310,8 +311,8 @@ fn report(recording: &Recording, history: &History, names: &Names<'_>) -> Vec<St
     use gpumem::base::size::human;
     let mut say = vec![format!(
         "{} allocations and {} frees in {:.3} s; at most {} were live at once, after {:.3} s; {} are live at the end.",
-        history.lives.len(),
-        history.changes.len() - history.lives.len(),
+        history.allocations(),
+        history.frees(),
         history.end as f64 / 1e9,
         human(history.peak),
         history.peak_at as f64 / 1e9,

@@ -218,6 +218,25 @@ fn made(dir: &TempDir, name: &str, events: &[Event], frames: &[&str]) -> PathBuf
     file(dir, name, &[format::head(), blocks.concat()].concat())
 }
 
+/// A resize in place makes no allocation and no free; one of an allocation that is not in the
+/// recording is all that is known of its malloc.
+#[test]
+fn resizes_are_counted_as_such() {
+    let dir = tempdir().unwrap();
+    let event = |kind, time, address| Event { address, other: address, bytes: 8, ..Event::new(kind, time) };
+    let mut events = vec![event(Kind::Malloc, 1, 16), event(Kind::Malloc, 2, 32), event(Kind::Free, 3, 32)];
+    events.extend((4..14).map(|time| event(Kind::Realloc, time, 16)));
+    events.extend([event(Kind::Realloc, 14, 64), event(Kind::Free, 15, 64)]);
+    let recording = made(&dir, "a.gmrec", &events, &[]);
+    let stats = json(&run(gpumem().args(["stats", "--json"]).arg(&recording)));
+    let figures = ["allocations", "frees", "resizes", "operations", "live_allocations"].map(|f| stats[f].as_u64());
+    assert_eq!(figures, [3, 2, 10, 15, 1].map(Some));
+    let text = stdout(&run(gpumem().arg("stats").arg(&recording)));
+    assert!(text.contains("3, 2 frees, 10 resizes in place, 0 failures"), "{text}");
+    let meta: Value = serde_json::from_slice(&block(&view(&recording).1, "meta")).unwrap();
+    assert!(meta["report"][0].as_str().unwrap().starts_with("3 allocations and 2 frees in "), "{meta}");
+}
+
 #[test]
 fn a_terminal_obeys_no_name_of_a_recording() {
     let dir = tempdir().unwrap();

@@ -78,7 +78,7 @@ pub unsafe fn destroy_green(real: &Real, green: usize) -> Code {
 /// other contexts of the device continue.
 fn ends_primary(real: &Real, device: c_int, optional: bool, end: impl FnOnce() -> Code) -> Code {
     // A request meanwhile would start the device in a context that is ending.
-    let _one = served::changing();
+    let _one = served::changing(device);
     let ctx = captures::any().then(|| real.primary(device)).flatten();
     let served = served::existing(device);
     if let Some(served) = served {

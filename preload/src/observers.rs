@@ -6,6 +6,7 @@ use gpumem::context::{join, write_wanted, Config, Context};
 use gpumem::observe::page::{self, Page};
 use gpumem::observe::Recorder;
 use serde_json::Value;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -47,7 +48,10 @@ pub fn leave<'a>(served: impl Iterator<Item = (DeviceId, &'a Context)>) {
         ended.remove(&dev.0);
         all.push(pool.snapshot("exit"));
     }
-    let picture = join(all.into_iter().chain(ended.into_values()));
+    // The latest knows the most of what it says of the process.
+    all.extend(ended.into_values());
+    all.sort_by_key(|picture| Reverse(picture.get("unix_ms").and_then(Value::as_u64)));
+    let picture = join(all.into_iter());
     if let Some((picture, config)) = picture.and_then(|picture| Some((picture, settings::config()?))) {
         write_wanted(config, &picture);
     }

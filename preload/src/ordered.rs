@@ -140,6 +140,7 @@ fn release_slowly(real: &Real, served: &Served, ptr: Ptr, stream: Stream) -> Res
             code => return Err(Some(code)),
         }
         served.disown(&info);
+        served.pool.note_free(ptr, Some(StreamHandle(stream)));
         served.put(ptr, info.id);
         return Ok(());
     }

@@ -80,17 +80,17 @@ static REFUSED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
 /// One beyond the highest device that has been served.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Held while a device starts or ends.
-static CHANGING: Mutex<()> = Mutex::new(());
+static CHANGING: [Mutex<()>; MOST] = [const { Mutex::new(()) }; MOST];
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps devices from starting and ending until it is dropped. Rust's frames and the lock do not
+/// Keeps a device from starting and ending until it is dropped. Rust's frames and the lock do not
 /// survive a forced unwinding, so the thread is not cancelled meanwhile.
-pub fn changing() -> (MutexGuard<'static, ()>, process::Uncancelled) {
+pub fn changing(device: c_int) -> (Option<MutexGuard<'static, ()>>, process::Uncancelled) {
     let uncancelled = process::Uncancelled::new();
-    (lock(&CHANGING), uncancelled)
+    (usize::try_from(device).ok().and_then(|d| CHANGING.get(d)).map(lock), uncancelled)
 }
 
 /// Every device that is served now.
@@ -146,7 +146,7 @@ fn of_device(real: &Real, device: c_int) -> Option<&'static Served> {
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
     }
-    let _one = changing();
+    let _one = changing(device);
     // SAFETY: as above.
     if let Some(served) = unsafe { slot.load(Acquire).as_ref() } {
         return Some(served);
@@ -343,9 +343,12 @@ impl Served {
         self.pool.info_containing(ptr).ok().filter(|i| !self.quarantine.has(i.base))
     }
 
-    /// Frees memory that nothing uses any more, in the order of gpumem's own stream.
+    /// Frees memory that nothing uses any more, in the order of gpumem's own stream. A recording
+    /// has its free already.
     pub fn put(&self, ptr: Ptr, id: u64) {
-        let _ = self.pool.free_id(ptr, id, Some(self.own));
+        if let Some(pool) = self.pool.made_pool(self.dev) {
+            let _ = pool.free_id(ptr, id, Some(self.own));
+        }
     }
 
     /// Forgets that memory belongs to a created context.

@@ -372,6 +372,8 @@ pub fn join(mut snapshots: impl Iterator<Item = Value>) -> Option<Value> {
             joined.get_mut(part).and_then(Value::as_array_mut)?.extend(more.unwrap_or_default());
         }
     }
+    let number = |device: &Value| device.get("device").and_then(Value::as_u64);
+    joined.get_mut("devices").and_then(Value::as_array_mut)?.sort_by_key(number);
     Some(joined)
 }
 

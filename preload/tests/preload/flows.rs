@@ -473,7 +473,7 @@ fn a_recording_has_what_was_allocated() {
     let history = gpumem::observe::History::of(&recording);
     assert_eq!(history.lives.iter().map(|l| l.bytes).collect::<Vec<_>>(), [3145728, 1000]);
     // Both are free by the program's own frees, whatever the memory still waits for.
-    assert_eq!((history.live, history.changes.len()), (0, 4));
+    assert_eq!((history.live, history.changes.len(), history.unknown_frees), (0, 4, 0));
 }
 
 #[test]
@@ -498,6 +498,7 @@ fn a_recording_shows_what_a_reset_takes_as_free_and_unmapped() {
     let recording = gpumem::observe::Recording::open(&file).unwrap();
     let history = gpumem::observe::History::of(&recording);
     assert_eq!((history.lives.len(), history.live, history.peak), (10, 0, 50 << 20));
+    assert_eq!(history.unknown_frees, 0);
     let bytes = |of| recording.events.iter().filter(|h| h.event.kind == of).map(|h| h.event.bytes).sum::<u64>();
     assert_eq!(bytes(Kind::Map), bytes(Kind::Unmap));
 }
@@ -525,6 +526,21 @@ fn one_page_and_one_snapshot_have_all_devices() {
     let live: Vec<_> = devices.iter().map(|d| (d["device"].as_u64(), d["stats"]["live"].as_u64())).collect();
     assert_eq!(live, [(Some(0), Some(10 << 20)), (Some(1), Some(30 << 20))]);
     assert_eq!(snapshot["report"].to_string().matches("The pool of device").count(), 2);
+}
+
+/// The devices are reset one after the other before the end.
+#[test]
+fn the_snapshot_of_the_end_has_the_last_events() {
+    let file = support::scratch().join("late.json");
+    let variables =
+        [("SIM_DEVICES", "2"), ("GPUMEM_SNAPSHOT_ON", "oom,exit"), ("GPUMEM_SNAPSHOT", file.to_str().unwrap())];
+    if flow("proc", "observed_late", true, &variables).is_none() {
+        return;
+    }
+    let snapshot: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let numbers = |of: &str| snapshot[of].as_array().unwrap().iter().map(|x| x["device"].as_u64()).collect::<Vec<_>>();
+    assert_eq!(numbers("devices"), [Some(0), Some(1)]);
+    assert!(numbers("events").contains(&Some(1)), "{}", snapshot["events"]);
 }
 
 #[test]

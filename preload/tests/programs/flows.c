@@ -1446,13 +1446,25 @@ static void cancel(void) {
     }
 }
 
+static void observed_late(void) {
+    handle other;
+    ptr p;
+    CODE(cuMemAlloc(&p, 10 << 20));
+    CODE(cuDevicePrimaryCtxReset(0));
+    usleep(20000);
+    CODE(cuDevicePrimaryCtxRetain(&other, 1));
+    CODE(cuCtxSetCurrent(other));
+    CODE(cuMemAlloc(&p, 30 << 20));
+    CODE(cuDevicePrimaryCtxReset(1));
+}
+
 #define FLOW(name) if (!strcmp(argv[2], #name)) { if (strncmp(#name, "share", 5)) start(); name(); return 0; }
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     find(argv[1]);
     FLOW(basic) FLOW(async) FLOW(pitch) FLOW(pool) FLOW(facts) FLOW(nodes) FLOW(capture) FLOW(recapture) FLOW(graphics_capture) FLOW(held) FLOW(ahead) FLOW(reset) FLOW(reset_while_starting) FLOW(resets) FLOW(synchronous) FLOW(created) FLOW(outlives) FLOW(green)
     FLOW(children) FLOW(ending) FLOW(threads) FLOW(shortage) FLOW(shortage_of_one) FLOW(shortage_of_little) FLOW(full) FLOW(left) FLOW(captured_context)
-    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(forked_captures) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
+    FLOW(captured_elsewhere) FLOW(own_captures) FLOW(captured_thread) FLOW(forked_captures) FLOW(observed_late) FLOW(captured_meanwhile) FLOW(captured_in_shortage) FLOW(captured_by_guest) FLOW(failed)
     FLOW(share_captured) FLOW(share_elsewhere) FLOW(share_child) FLOW(limited) FLOW(peers) FLOW(all_devices) FLOW(let_in_early) FLOW(guest_leaves) FLOW(created_guest) FLOW(share) FLOW(share_facts) FLOW(share_while_closing) FLOW(share_interrupted) FLOW(share_pieces) FLOW(share_devices) FLOW(pairs)
     FLOW(recorded) FLOW(recorded_resets) FLOW(observed) FLOW(cancel)
     fprintf(stderr, "no flow %s\n", argv[2]);

@@ -81,8 +81,9 @@ pub fn wait_for(real: &Real, contexts: impl IntoIterator<Item = Ctx>) -> Code {
     codes.find(|code| *code != SUCCESS).unwrap_or(SUCCESS)
 }
 
-/// Waits for all work of the current context so far. A capture may begin meanwhile: only to record
-/// the marker that the wait is behind would end it.
+/// Waits for all work of the current context so far, as [`ledger::Ledger`] does where it knows the
+/// context. A capture may begin meanwhile: only to record the marker that the wait is behind would
+/// end it.
 fn wait_here(real: &Real, ctx: Ctx) -> Code {
     let (mut event, mut mode) = (0, RELAXED);
     match other!(real, cuEventCreate(&mut event, NO_TIMING)) {

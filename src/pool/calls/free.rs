@@ -184,8 +184,7 @@ impl Pool {
         self.counters.freed_since_trim.store(0, Relaxed);
         let _ = match stream {
             Some(s) => self.mark_stream(s),
-            None if self.order.mark_context(None).unwrap_or(false) => self.order.poll_patiently(),
-            None => Ok(()),
+            None => self.order.mark_context_and_poll(None),
         };
         // What cannot be given back now is given back with a later free.
         let _changing = self.change();

@@ -406,6 +406,14 @@ impl Order {
         self.poll(0..self.count.load(Acquire) as u32)
     }
 
+    /// Like [`Self::mark_context`], and then asks the device whether it has passed the marker.
+    pub(crate) fn mark_context_and_poll(&self, stream: Option<StreamHandle>) -> Result<()> {
+        match self.mark_context(stream)? {
+            true => self.poll_patiently(),
+            false => Ok(()),
+        }
+    }
+
     /// Polls until everything recorded so far is known to be done, or the device has been asked
     /// often enough to say that it is busy: an idle device takes some microseconds to pass a fresh
     /// marker.

@@ -156,11 +156,7 @@ impl Pool {
             match attempt {
                 // Before anything is given back: memory that other streams have freed may do as it
                 // is.
-                0 => {
-                    if self.order.mark_context(Some(want.stream))? {
-                        self.order.poll_patiently()?;
-                    }
-                }
+                0 => self.order.mark_context_and_poll(Some(want.stream))?,
                 // Giving back waits, too, if another heap has as much: parts of extents can be
                 // lent, but not given back. A request that cannot borrow skips the wait.
                 1 if !borrows || self.others_with(heap.number, want.size).next().is_none() => {}

@@ -90,9 +90,7 @@ impl Pool {
             return Ok(graves);
         }
         let _range = nvtx::range(c"trim", keep);
-        if self.order.mark_context(None)? {
-            self.order.poll_patiently()?;
-        }
+        self.order.mark_context_and_poll(None)?;
         self.order.poll([])?;
         self.drop_orphans()?;
         graves += self.release_graves()?;

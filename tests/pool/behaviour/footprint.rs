@@ -92,9 +92,8 @@ fn what_cannot_fit_beside_what_is_live_is_refused_at_once() {
     rig.close();
 }
 
-/// If the system refuses mappings, old addresses go before the request is refused.
-#[test]
-fn refused_mappings_make_old_addresses_go() {
+/// A pool with 32 pages of old addresses, no limit, and these blocks live on a stream.
+fn with_old_addresses() -> (Rig, StreamHandle, Vec<u64>) {
     let rig = Rig::new(checked(GIB), PoolOptions { limit: 64 * PAGE, ..page_extents() });
     let s = rig.stream();
     let mut blocks: Vec<u64> = (0..64).map(|_| rig.malloc(PAGE, s)).collect();
@@ -104,6 +103,13 @@ fn refused_mappings_make_old_addresses_go() {
     blocks.push(rig.malloc(32 * PAGE, s));
     assert_eq!(rig.pool.stats().zombies, 32 * PAGE);
     rig.pool.set_limit(0).unwrap();
+    (rig, s, blocks)
+}
+
+/// If the system refuses mappings, old addresses go before the request is refused.
+#[test]
+fn refused_mappings_make_old_addresses_go() {
+    let (rig, s, mut blocks) = with_old_addresses();
     rig.fault.set_rule(Some(FaultRule::nth_of(Call::Map, 3).with_status(Status::OutOfMemory).lasting()));
     assert!(rig.pool.malloc(&request(16 * PAGE, s)).is_err());
     assert_eq!(rig.pool.stats().zombies, 0);
@@ -116,15 +122,7 @@ fn refused_mappings_make_old_addresses_go() {
 /// A dedicated allocation does not fail for a mapping that old addresses have taken.
 #[test]
 fn a_dedicated_allocation_is_mapped_once_old_addresses_are_gone() {
-    let rig = Rig::new(checked(GIB), PoolOptions { limit: 64 * PAGE, ..page_extents() });
-    let s = rig.stream();
-    let mut blocks: Vec<u64> = (0..64).map(|_| rig.malloc(PAGE, s)).collect();
-    let (half, kept): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
-    half.into_iter().for_each(|(_, p)| rig.free(p, s));
-    blocks = kept.into_iter().map(|(_, p)| p).collect();
-    blocks.push(rig.malloc(32 * PAGE, s));
-    assert_eq!(rig.pool.stats().zombies, 32 * PAGE);
-    rig.pool.set_limit(0).unwrap();
+    let (rig, s, mut blocks) = with_old_addresses();
     rig.pool.sync_device().unwrap();
     rig.fault.set_rule(Some(FaultRule::nth_of(Call::Map, 0).with_status(Status::OutOfMemory)));
     blocks.push(rig.malloc_with(16 * PAGE, s, AllocFlags::SINGLE_HANDLE));

@@ -31,8 +31,8 @@
 //!   free (`heap/region.rs`).
 //! - *slab*: a region cut into equal small objects (`heap/slab.rs`, `heap/blocks.rs`).
 //! - *heap*: memory of one stream (`heap/state.rs`); *quick list*: blocks freed last, for requests
-//!   of just their sizes (`heap/quick_list.rs`); *annex*: a second heap of a stream, for small
-//!   requests (`streams/annex.rs`).
+//!   of just their sizes (`heap/quick_list.rs`); *annex*: a second heap of a stream, for its small
+//!   requests or its large ones (`streams/annex.rs`).
 //! - *lane*, *epoch*, *marker*, *settled*: stream order (`order/lanes.rs`); *tag*: a lane and an
 //!   epoch, when memory was last used (`order/tag.rs`); *relay*: a stream of the pool's own, which
 //!   waits for other devices (`streams/other_devices.rs`).

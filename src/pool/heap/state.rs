@@ -87,8 +87,8 @@ pub(crate) struct Heap {
     /// Ready and waiting bytes. If nothing is live, all of the heap's bytes, those of empty slabs
     /// too.
     pub(crate) free: AtomicU64,
-    /// The number of its annex, [`NONE`] without one, [`WANTED`] if the next small request is to
-    /// make it (`streams/annex.rs`).
+    /// The number of its annex and what that takes, [`NONE`] without one, [`WANTED`] if the next
+    /// request is to make it (`streams/annex.rs`).
     pub(crate) annex: AtomicU32,
     pub(crate) state: SpinLock<HeapState>,
 }

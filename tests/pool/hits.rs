@@ -89,10 +89,10 @@ fn a_free_on_another_stream_and_a_block_cut_to_size_are_hits_too() {
     let (host, ctx) = context(1, StreamCheck::Auto);
     let (s, t) = (host.stream_create(D).unwrap(), host.stream_create(D).unwrap());
     let known = ctx.malloc(&request(100, t)).unwrap();
-    // Free memory of the stream, and all kinds of slabs.
+    // Free memory of the stream, and all kinds of slabs, with room.
     let space = ctx.malloc(&request(256 * MIB, s)).unwrap();
     let objects = [256, 1000, 4 * KIB, 64 * KIB];
-    let small: Vec<u64> = objects.iter().map(|&n| ctx.malloc(&request(n, s)).unwrap()).collect();
+    let small: Vec<u64> = objects.iter().flat_map(|&n| [n; 2]).map(|n| ctx.malloc(&request(n, s)).unwrap()).collect();
     ctx.free_async(space, s).unwrap();
     let before = ctx.driver_calls();
     let mut blocks = Vec::new();

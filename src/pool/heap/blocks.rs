@@ -68,11 +68,18 @@ impl HeapState {
         }
     }
 
+    /// A live region for a slab of fewer objects than usual, as large as there is.
+    pub(crate) fn cut_for_short_slab(&mut self, class: usize) -> Option<u32> {
+        let least = slab::class_size(class).next_multiple_of(SLOT);
+        let most = self.regions.largest_ready().min(slab::slab_size(class) - 1);
+        (least / SLOT..=most / SLOT).rev().find_map(|slots| self.cut_for(slots * SLOT, SLOT))
+    }
+
     /// Makes a slab over a live region that `cut_for` gave for it.
     pub(crate) fn add_slab(&mut self, class: usize, region: u32, index: &Index) {
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
         self.regions.get_mut(region).state = State::Slab;
-        let slab = self.slabs.add(class, addr, region);
+        let slab = self.slabs.add(class, (addr, size), region);
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 

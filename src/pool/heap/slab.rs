@@ -17,7 +17,7 @@ const STEPS: u64 = 8;
 /// 256, 512 … 2048 in steps of 256, then 8 classes for each of the 5 doublings to 64 KiB.
 pub(crate) const CLASSES: usize = 8 + 5 * STEPS as usize;
 
-/// Fewest objects in a slab.
+/// Fewest objects in a slab of usual size.
 const MIN_OBJECTS: u64 = 8;
 
 /// The size class for a request of `size` bytes, at most [`SMALL_MAX`].
@@ -39,7 +39,8 @@ pub(crate) fn class_size(class: usize) -> u64 {
 /// log2 of the scale of [`Slab::inverse`].
 const SCALE: u32 = 40;
 
-/// Bytes of a slab of this class: whole slots.
+/// Bytes of a slab of this class, whole slots. The class's first slabs are shorter, and so is one
+/// that takes what room there is.
 pub(crate) fn slab_size(class: usize) -> u64 {
     (class_size(class) * MIN_OBJECTS).next_multiple_of(SLOT)
 }
@@ -180,8 +181,10 @@ pub(crate) struct Slabs {
     vacant: Vec<u32>,
     /// The last one is used first.
     open: [Vec<u32>; CLASSES],
-    /// Per class, how many slabs have no object in use and none pending; slabs that are `old` do
-    /// not count.
+    /// Per class, how many slabs there are.
+    count: [u32; CLASSES],
+    /// Per class, how many objects are in slabs that have none in use and none pending; slabs that
+    /// are `old` do not count.
     empty: [u32; CLASSES],
     /// Per class, how many objects are pending.
     pending: [u32; CLASSES],
@@ -196,6 +199,7 @@ impl Default for Slabs {
             all: Vec::new(),
             vacant: Vec::new(),
             open: [const { Vec::new() }; CLASSES],
+            count: [0; CLASSES],
             empty: [0; CLASSES],
             pending: [0; CLASSES],
             old_since: None,
@@ -224,7 +228,7 @@ impl Slabs {
         slab.objects[n as usize] = Object { id, requested: requested as u32, member: NO_MEMBER };
         let addr = slab.addr_of(n);
         if slab.is_empty() {
-            self.empty[class] -= 1;
+            self.empty[class] -= slab.capacity;
         }
         slab.used += 1;
         if !slab.has_free() {
@@ -255,9 +259,16 @@ impl Slabs {
         u64::from(std::mem::replace(&mut object.requested, requested as u32))
     }
 
-    /// Makes a slab over a region of `slab_size(class)` bytes at `base`.
-    pub(crate) fn add(&mut self, class: usize, base: u64, region: u32) -> u32 {
-        let capacity = (slab_size(class) / class_size(class)) as u32;
+    /// Bytes of the next slab of a class: the first holds one object, or fills a slot, and each of
+    /// the next twice as many. A stream with few objects of many sizes would else map megabytes.
+    pub(crate) fn next_size(&self, class: usize) -> u64 {
+        let objects = 1 << self.count[class].min(MIN_OBJECTS.ilog2());
+        (class_size(class) * objects).next_multiple_of(SLOT)
+    }
+
+    /// Makes a slab over a region of `size` bytes at `base`, at least one object's.
+    pub(crate) fn add(&mut self, class: usize, (base, size): (u64, u64), region: u32) -> u32 {
+        let capacity = (size.min(slab_size(class)) / class_size(class)) as u32;
         let slab = Slab {
             base,
             region,
@@ -283,7 +294,8 @@ impl Slabs {
                 (self.all.len() - 1) as u32
             }
         };
-        self.empty[class] += 1;
+        self.count[class] += 1;
+        self.empty[class] += capacity;
         self.open[class].push(s);
         s
     }
@@ -314,7 +326,7 @@ impl Slabs {
     }
 
     /// Makes an object free. Returns whether the slab is to be dropped: it is empty and not the
-    /// only empty one of its class, which is kept as a spare.
+    /// only empty one of its class, which is kept as a spare, as are several short ones.
     #[inline(always)]
     fn put_back(&mut self, s: u32, n: u32) -> bool {
         let slab = &mut self.all[s as usize];
@@ -327,16 +339,24 @@ impl Slabs {
         if was_full {
             self.open[class].push(s);
         }
-        let empty = slab.is_empty();
-        self.empty[class] += u32::from(empty);
-        empty && self.empty[class] > 1
+        slab.is_empty() && self.is_surplus(s)
+    }
+
+    /// Counts a slab as empty. Returns whether it is to be dropped, as [`Self::put_back`] does.
+    #[inline(always)]
+    fn is_surplus(&mut self, s: u32) -> bool {
+        let Slab { class, capacity, .. } = self.all[s as usize];
+        let empty = &mut self.empty[class as usize];
+        *empty += capacity;
+        *empty > capacity.max(MIN_OBJECTS as u32)
     }
 
     /// Forgets an empty slab; returns its region.
     pub(crate) fn remove(&mut self, s: u32) -> u32 {
-        let Slab { region, class, old, .. } = self.all[s as usize];
+        let Slab { region, class, capacity, old, .. } = self.all[s as usize];
+        self.count[class as usize] -= 1;
         if !old {
-            self.empty[class as usize] -= 1;
+            self.empty[class as usize] -= capacity;
             // It is listed, since an empty slab has a free object.
             let open = &mut self.open[class as usize];
             open.iter().rposition(|&other| other == s).map(|at| open.remove(at));
@@ -381,7 +401,7 @@ impl Slabs {
     /// that are to be dropped, as [`Self::put_back`] does.
     pub(crate) fn reopen(&mut self, settled: impl Fn(Tag) -> bool) -> Vec<u32> {
         self.old_since = None;
-        let mut surplus = Vec::new();
+        let mut empty = Vec::new();
         for (s, slab) in (0..).zip(&mut self.all).filter(|(_, s)| s.region != NONE && s.old) {
             slab.old = false;
             if settled(slab.idle) {
@@ -391,18 +411,16 @@ impl Slabs {
                 self.open[slab.class as usize].push(s);
             }
             if slab.is_empty() {
-                self.empty[slab.class as usize] += 1;
-                if self.empty[slab.class as usize] > 1 {
-                    surplus.push(s);
-                }
+                empty.push(s);
             }
         }
-        surplus
+        empty.retain(|&s| self.is_surplus(s));
+        empty
     }
 
     /// Checks the invariants written above [`Slab`].
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let (mut empty, mut pendings) = ([0; CLASSES], [0; CLASSES]);
+        let (mut count, mut empty, mut pendings) = ([0; CLASSES], [0; CLASSES], [0; CLASSES]);
         let listed: std::collections::HashSet<u32> = self.open.iter().flatten().copied().collect();
         for (i, s) in self.iter() {
             let free: u32 = s.free.iter().map(|w| w.count_ones()).sum();
@@ -412,7 +430,8 @@ impl Slabs {
             ensure!(all, "slab {:#x}: {used} used + {pending} pending + {free} free != {capacity}", s.base);
             let right = listed.contains(&i) == (free > 0 && !s.old);
             ensure!(right, "slab {:#x} is not in its class's list exactly when it has a free object", s.base);
-            empty[s.class as usize] += u32::from(s.is_empty() && !s.old);
+            count[s.class as usize] += 1;
+            empty[s.class as usize] += if s.is_empty() && !s.old { capacity } else { 0 };
             pendings[s.class as usize] += pending;
             let inherited = (0..256).filter(|&n| s.is_inherited(n));
             let fine =
@@ -421,7 +440,8 @@ impl Slabs {
         }
         let old = self.iter().any(|(_, s)| s.old);
         ensure!(old == self.old_since.is_some(), "old slabs: {old}, since {:?}", self.old_since);
-        ensure!(empty == self.empty, "the count of empty slabs is wrong");
+        ensure!(count == self.count, "the count of slabs is wrong");
+        ensure!(empty == self.empty, "the count of objects in empty slabs is wrong");
         ensure!(pendings == self.pending, "the count of pending objects is wrong");
         Ok(())
     }

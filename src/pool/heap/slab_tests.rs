@@ -23,7 +23,7 @@ fn classes_cover_every_small_size_with_little_waste() {
 fn objects_are_found_by_any_address_in_them() {
     for class in 0..CLASSES {
         let mut slabs = Slabs::default();
-        let i = slabs.add(class, 1 << 30, 0);
+        let i = slabs.add(class, (1 << 30, slab_size(class)), 0);
         let capacity = slabs.try_get(i).map_or(0, |s| s.capacity);
         let containing = |addr| slabs.try_get(i).and_then(|s| s.object_containing(addr));
         assert!(slab_size(class) < 1 << 20);
@@ -49,12 +49,12 @@ fn objects_come_back_and_one_empty_slab_stays() {
     let mut s = Slabs::default();
     let class = class_of(1000);
     assert_eq!(s.alloc(class, 1000, 1), None);
-    let a = s.add(class, 1 << 20, 0);
+    let a = s.add(class, (1 << 20, slab_size(class)), 0);
     let per = s.try_get(a).map_or(0, |s| s.capacity);
     let all: Vec<u64> = (0..per).filter_map(|i| s.alloc(class, 1000, u64::from(i))).map(|t| t.1).collect();
     assert_eq!(all.len() as u32, per);
     assert_eq!(s.alloc(class, 1000, 9), None, "full");
-    let b = s.add(class, 2 << 20, 1);
+    let b = s.add(class, (2 << 20, slab_size(class)), 1);
     assert!(s.alloc(class, 1000, 10).is_some_and(|t| t.1 >= 2 << 20));
     assert_eq!(s.validate(), Ok(()));
     for n in 0..per - 1 {
@@ -64,5 +64,31 @@ fn objects_come_back_and_one_empty_slab_stays() {
     assert!(!s.settle(a, per - 1), "the first empty slab is the spare");
     assert!(s.free(b, 0, || Tag::SETTLED), "a second empty one is not needed");
     assert_eq!(s.remove(b), 1);
+    assert_eq!(s.validate(), Ok(()));
+}
+
+/// The first slabs of a class are short, and together they are a spare.
+#[test]
+fn slabs_grow_with_their_number() {
+    for class in 0..CLASSES {
+        let mut s = Slabs::default();
+        let sizes: Vec<u64> = (0..5)
+            .map(|n| {
+                let size = s.next_size(class);
+                s.add(class, (n << 20, size), n as u32);
+                size
+            })
+            .collect();
+        assert_eq!(sizes[0], class_size(class).next_multiple_of(SLOT));
+        assert!(sizes.is_sorted() && sizes[3..] == [slab_size(class); 2], "class {class}: {sizes:?}");
+        assert_eq!(s.validate(), Ok(()));
+    }
+    let mut s = Slabs::default();
+    let class = CLASSES - 1;
+    let slabs: Vec<u32> = (0..4).map(|n| s.add(class, (n << 20, SLOT << n), n as u32)).collect();
+    let all: Vec<(Place, u64)> = (0..15).filter_map(|i| s.alloc(class, 60_000, i)).collect();
+    assert_eq!((all.len(), s.alloc(class, 60_000, 15)), (15, None));
+    let surplus = |s: &mut Slabs, slab: u32| (0..1 << slab).any(|n| s.free(slab, n, || Tag::SETTLED));
+    assert_eq!([0, 1, 2, 3].map(|i| surplus(&mut s, slabs[i])), [false, false, false, true]);
     assert_eq!(s.validate(), Ok(()));
 }

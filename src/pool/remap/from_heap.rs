@@ -41,7 +41,7 @@ impl Pool {
         st.regions.tidy();
         self.poll_and_settle(&mut st)?;
         let heap = st.heap();
-        let want = Want::new(slab::slab_size(class), SLOT, (req.stream, st.lane));
+        let want = Want::new(st.slabs.next_size(class), SLOT, (req.stream, st.lane));
         let want = Want { class: Some(class), ..want };
         match self.find_region(st, want, req) {
             Ok((mut st, Obtained::Region(region))) => {

@@ -127,6 +127,10 @@ impl Pool {
             if !st.of_captures && self.take_from_shared_heap(&mut st) {
                 done_if!(st, st.cut_for(want.size, want.align).map(Obtained::Region));
             }
+            if let Some(class) = want.class {
+                // Parts of extents may be free that no move can join.
+                done_if!(st, st.cut_for_short_slab(class).map(Obtained::Region));
+            }
             done_if!(st, self.stitch_or_grow(&mut st, want)?.map(Obtained::Region));
             if want.align > align {
                 // Packed, it may need a page less.

@@ -233,7 +233,7 @@ impl Pool {
             let Some(mut of_other) = other.try_lock_open() else { continue };
             self.refresh(&mut of_other, want)?;
             if shared {
-                self.take_settled(st, &mut of_other);
+                self.take_settled(st, &mut of_other, want.size);
             }
             // There may be a hundred heaps: the first that has enough will do.
             let enough = !shared

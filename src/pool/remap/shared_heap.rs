@@ -85,13 +85,17 @@ impl Pool {
     }
 
     /// Takes all settled extents of another heap over, where they are: nothing is mapped or
-    /// unmapped.
-    pub(crate) fn take_settled(&self, shared: &mut HeapState, from: &mut HeapState) {
+    /// unmapped. Leaves a region that holds `size` bytes only with the parts of extents at its
+    /// ends: the request's own heap can borrow there.
+    pub(crate) fn take_settled(&self, shared: &mut HeapState, from: &mut HeapState, size: u64) {
         if from.live_bytes == 0 {
             from.drop_empty_slabs(&self.order, &self.index);
         }
-        let settled = |&r: &u32| self.order.settled(from.regions.get(r).tag);
-        let regions: Vec<u32> = from.regions.ready_from(self.page).filter(settled).collect();
+        let goes = |&r: &u32| {
+            let g = from.regions.get(r);
+            self.order.settled(g.tag) && (g.size < size || from.extents.whole_bytes(g.addr, g.end()) >= size)
+        };
+        let regions: Vec<u32> = from.regions.ready_from(self.page).filter(goes).collect();
         for r in regions {
             self.hand_on_all(from, shared, r);
         }

@@ -391,7 +391,6 @@ fn a_stream_far_ahead_that_takes_its_own_back_leaves_no_trail() {
     w.rig.host.release(D, a).unwrap();
 }
 
-/// What streams have paid for is given back by a trim, and with it the reason to share.
 /// What the shared heap has no room for is lent by another heap, before anything is waited for: a
 /// context marker would end the capture.
 #[test]
@@ -414,6 +413,27 @@ fn a_capture_outlives_a_request_that_is_lent_a_block() {
     assert!(w.rig.host.end_capture(captured).unwrap());
 }
 
+/// At the limit, with one gap whose ends are parts of extents: it is lent as a whole, not cut up for
+/// its whole extents.
+#[test]
+fn a_request_is_met_that_one_gap_holds() {
+    let mut w = Work::new(4, checked(DEVICE));
+    w.empty_once_shared(0);
+    let (a, b) = (w.streams[0], w.streams[1]);
+    let blocks: Vec<u64> = (0..100).map(|_| w.rig.malloc(MIB * 19 / 10, a)).collect();
+    // So that there is a heap of its own.
+    w.rig.malloc(MIB, b);
+    blocks[11..78].iter().for_each(|&p| w.rig.free(p, a));
+    w.rig.sync();
+    w.rig.pool.set_limit(w.rig.mapped()).unwrap();
+    let gap = w.rig.pool.stats().largest_free;
+    assert!(gap >= 100 * MIB, "{}", w.rig.pool.dump());
+    w.rig.malloc(gap, b);
+    assert!(w.rig.pool.has_shared_heap());
+    w.rig.pool.validate().unwrap();
+}
+
+/// What streams have paid for is given back by a trim, and with it the reason to share.
 #[test]
 fn a_trim_ends_sharing() {
     let mut w = Work::new(3, checked(DEVICE));

@@ -31,9 +31,9 @@ pub struct gpumem_stats {
     pub requested: u64,
     /// Memory that is live: requested, with rounding included.
     pub live: u64,
-    /// The most that live has been since the last gpumem_stats_reset_peak. It is exact where one
-    /// stream has allocated. With several streams it is an upper bound: at most the sum of their
-    /// peaks, and at most peak_mapped.
+    /// The most that live has been since the last gpumem_stats_reset_peak. It is exact where the
+    /// pool has one heap. With several streams, or a stream with several heaps, it is an upper
+    /// bound: at most the sum of their peaks, and at most peak_mapped.
     pub peak_live: u64,
     /// Free mapped memory that its own stream can use at once, without free room among small
     /// objects.
@@ -49,9 +49,10 @@ pub struct gpumem_stats {
     /// The largest request that is sure to succeed next, on any stream, even if no physical memory
     /// can be added, as long as no stream is being captured. It may take remapping, and a wait
     /// until the device has passed earlier frees; where memory may be added, the pool may prefer
-    /// that. Some streams may get more.
+    /// that. Some streams may get more. 0 if less than 64 KiB is free in one piece.
     pub largest_without_growth: u64,
-    /// The largest free region, usable with no driver call.
+    /// The largest free region, usable with no driver call; 0 if that has less than 64 KiB, since
+    /// small objects need as much.
     pub largest_free: u64,
     /// Live allocations, evicted ones too, a count.
     pub allocations: u64,

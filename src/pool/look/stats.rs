@@ -1,7 +1,7 @@
 //! Counters of one pool, for its users.
 
 use crate::pool::heap::{HeapState, State};
-use crate::pool::memory::{Entry, Index};
+use crate::pool::memory::{Entry, Index, SLOT};
 use crate::pool::state::Pool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,9 +34,10 @@ pub struct PoolStats {
     pub zombies: u64,
     /// The largest request that any stream's next allocation is sure to get even if the pool cannot
     /// grow, allowing for remapping, and for a wait until the device has passed what was freed. Not
-    /// while a stream is being captured: then some of that cannot be asked.
+    /// while a stream is being captured: then some of that cannot be asked. 0 below 64 KiB.
     pub largest_without_growth: u64,
-    /// The largest free region usable with no driver call.
+    /// The largest free region usable with no driver call; 0 below 64 KiB, the least that
+    /// a slab takes.
     pub largest_free: u64,
     /// Live allocations, a count.
     pub allocations: u64,
@@ -158,7 +159,9 @@ impl Pool {
         s.extents += (dedicated + core.stock.len()) as u64;
         s.stock = core.stock.bytes();
         s.zombies = core.aliases.dormant_bytes() + core.zombies.iter().map(|z| z.1).sum::<u64>();
-        s.largest_without_growth = s.largest_free.max(run).max(movable + s.stock);
+        let served = |size: u64| if size < SLOT { 0 } else { size };
+        s.largest_without_growth = served(s.largest_free.max(run).max(movable + s.stock));
+        s.largest_free = served(s.largest_free);
         let (reserved, holes) = core.holes.totals();
         s.reserved = reserved;
         // What an arena kept that has gone meanwhile is in both.

@@ -77,6 +77,22 @@ fn a_small_object_needs_no_slab() {
     rig.close();
 }
 
+/// A small request is an object of a slab, and a slab takes 64 KiB.
+#[test]
+fn what_no_slab_fits_into_is_not_promised() {
+    for left in [4 * KIB, 40 * KIB, 64 * KIB] {
+        let rig = Rig::new(checked(GIB), PoolOptions::default());
+        let s = rig.stream();
+        rig.malloc(2 * MIB, s);
+        rig.malloc(2 * MIB - left, s);
+        rig.pool.set_limit(rig.mapped()).unwrap();
+        let stats = rig.pool.stats();
+        let least = if left < 64 * KIB { 0 } else { left };
+        assert_eq!((stats.free, stats.largest_free, stats.largest_without_growth), (left, least, least));
+        assert_eq!(rig.pool.malloc(&request(left, s)).is_ok(), least > 0);
+    }
+}
+
 /// A heap full of objects of one size, most of which are freed, in all slabs but the first short
 /// ones: there is no room for a slab.
 #[test]

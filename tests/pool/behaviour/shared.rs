@@ -413,8 +413,8 @@ fn a_capture_outlives_a_request_that_is_lent_a_block() {
     assert!(w.rig.host.end_capture(captured).unwrap());
 }
 
-/// At the limit, with one gap whose ends are parts of extents: it is lent as a whole, not cut up for
-/// its whole extents.
+/// At the limit, with one gap whose ends are parts of extents: it is lent as a whole, not cut up
+/// for its whole extents.
 #[test]
 fn a_request_is_met_that_one_gap_holds() {
     let mut w = Work::new(4, checked(DEVICE));

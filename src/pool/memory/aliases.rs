@@ -100,6 +100,8 @@ pub(crate) struct Aliases {
     dormant: usize,
     dormant_bytes: u64,
     clock: u64,
+    /// The run that [`Self::claim_oldest`] looks at next.
+    hand: usize,
 }
 
 impl Aliases {
@@ -350,11 +352,14 @@ impl Aliases {
         places.into_iter().map(|p| self.claim(p)).collect()
     }
 
-    /// Claims up to `most` dormant aliases that the device has passed: those of runs that have lost
-    /// an alias, then those of runs unused for longest. Also returns the tags that kept others from
-    /// being claimed.
-    pub(crate) fn claim_oldest(&mut self, most: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
-        let mut runs: Vec<u32> = self.runs().filter(|(_, r)| r.dormant > 0).map(|(number, _)| number).collect();
+    /// Claims up to `most` dormant aliases that the device has passed, of the next `reach` runs:
+    /// those of runs that have lost an alias, then those of runs unused for longest. Also returns
+    /// the tags that kept others from being claimed.
+    pub(crate) fn claim_oldest(&mut self, most: usize, reach: usize, order: &Order) -> (Vec<Unmapping>, Vec<Tag>) {
+        let (all, first) = (self.runs.len(), self.hand);
+        let next = (0..all.min(reach)).map(|i| ((first + i) % all) as u32);
+        let mut runs: Vec<u32> = next.filter(|&r| self.runs[r as usize].dormant > 0).collect();
+        self.hand = (first + all.min(reach)) % all.max(1);
         runs.sort_unstable_by_key(|&r| {
             let run = &self.runs[r as usize];
             (run.is_whole(), run.used)

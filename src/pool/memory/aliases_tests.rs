@@ -50,7 +50,7 @@ fn a_run_waits_for_every_lane_that_used_it() {
     valid(&aliases);
     assert_eq!(aliases.waits(&order).collect::<Vec<_>>(), [order.tag(a), order.tag(b)]);
     assert_eq!(aliases.claim_of(all[2], &order).map(|c| c.len()), None, "its neighbours may be in use still");
-    let (claims, waits) = aliases.claim_oldest(10, &order);
+    let (claims, waits) = aliases.claim_oldest(10, usize::MAX, &order);
     assert_eq!((claims.len(), waits), (0, vec![order.tag(a), order.tag(b)]));
     // Once it is back nothing about it waits; then it leaves again, settled.
     let parts = aliases.look_up(run);
@@ -60,7 +60,7 @@ fn a_run_waits_for_every_lane_that_used_it() {
     move_away(&mut aliases, run, 200 * P, Tag::SETTLED);
     valid(&aliases);
     assert_eq!(
-        aliases.claim_oldest(3, &order).0.iter().map(|c| c.addr).collect::<Vec<_>>(),
+        aliases.claim_oldest(3, usize::MAX, &order).0.iter().map(|c| c.addr).collect::<Vec<_>>(),
         [100, 101, 102].map(|p| p * P)
     );
     valid(&aliases);
@@ -138,7 +138,7 @@ fn an_alias_that_is_gone_leaves_its_run_in_parts() {
     valid(&aliases);
     assert!(!aliases.is_whole(run) && !aliases.is_dormant(run) && aliases.parts(run).is_none());
     // Runs that have lost an alias go first.
-    let claims = aliases.claim_oldest(10, &order).0;
+    let claims = aliases.claim_oldest(10, usize::MAX, &order).0;
     assert_eq!(claims.iter().map(|c| c.addr / P).collect::<Vec<_>>(), [100, 102]);
     claims.into_iter().for_each(|c| aliases.gone(c));
     valid(&aliases);
@@ -172,5 +172,28 @@ fn passed_aliases_are_found_by_their_addresses() {
     aliases.unclaim(claims[0]);
     aliases.gone(claims[1]);
     assert_eq!([sizes(&aliases, 103), sizes(&aliases, 104)], [[0, 1], [0, 0]]);
+    valid(&aliases);
+}
+
+/// A look at a few runs finds the longest unused of these, and the next one goes on behind them.
+#[test]
+fn aliases_are_claimed_from_a_few_runs_at_a_time() {
+    let (order, ..) = lanes();
+    let mut aliases = Aliases::default();
+    // Each is the next of all runs but one: where its extents go is one, too.
+    for n in 0..9 {
+        let pair = extents(&mut aliases, 2);
+        let run = aliases.add_run(10 * n * P, &pair);
+        move_away(&mut aliases, run, (1000 + 10 * n) * P, Tag::SETTLED);
+    }
+    let mut claimed = |most, reach| -> Vec<u64> {
+        aliases.claim_oldest(most, reach, &order).0.iter().map(|c| c.addr / P).collect()
+    };
+    assert_eq!(claimed(2, 4), [0, 1]);
+    assert_eq!(claimed(2, 4), [20, 21], "though 10 is older");
+    assert_eq!(claimed(9, 4), [40, 41, 50, 51]);
+    assert_eq!(claimed(9, 8), [60, 61, 70, 71, 80, 81]);
+    assert_eq!(claimed(1, 4), [10], "it begins again");
+    assert_eq!(claimed(usize::MAX, usize::MAX), [11, 30, 31]);
     valid(&aliases);
 }

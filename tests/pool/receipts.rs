@@ -26,7 +26,12 @@ struct Books {
 }
 
 #[derive(Debug)]
-struct Bytes(Arc<Books>, u64);
+struct Bytes {
+    books: Arc<Books>,
+    bytes: u64,
+    /// By how much it has grown, if the allocation has not.
+    grown: u64,
+}
 
 impl Books {
     fn new() -> Arc<Books> {
@@ -36,7 +41,7 @@ impl Books {
     fn receipt(self: &Arc<Books>, bytes: u64) -> Box<dyn Receipt> {
         self.bytes.fetch_add(bytes as i64, SeqCst);
         self.receipts.fetch_add(1, SeqCst);
-        Box::new(Bytes(self.clone(), bytes))
+        Box::new(Bytes { books: self.clone(), bytes, grown: 0 })
     }
 
     /// Receipts and their bytes.
@@ -47,23 +52,33 @@ impl Books {
 
 impl Receipt for Bytes {
     fn bytes(&self) -> u64 {
-        self.1
+        self.bytes
     }
 
     fn resize(&mut self, bytes: u64) -> Result<()> {
-        if bytes > self.1 && bytes > self.0.most.load(SeqCst) {
+        if bytes > self.bytes && bytes > self.books.most.load(SeqCst) {
             return Err(Error::new(Status::OutOfMemory, "too many"));
         }
-        self.0.bytes.fetch_add(bytes as i64 - self.1 as i64, SeqCst);
-        self.1 = bytes;
+        self.books.bytes.fetch_add(bytes as i64 - self.bytes as i64, SeqCst);
+        self.grown = bytes.saturating_sub(self.bytes);
+        self.bytes = bytes;
         Ok(())
+    }
+
+    fn undo_growth(&mut self) {
+        self.books.bytes.fetch_sub(self.grown as i64, SeqCst);
+        self.bytes -= std::mem::take(&mut self.grown);
+    }
+
+    fn made(&mut self) {
+        self.grown = 0;
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        self.0.bytes.fetch_sub(self.1 as i64, SeqCst);
-        self.0.receipts.fetch_sub(1, SeqCst);
+        self.books.bytes.fetch_sub(self.bytes as i64, SeqCst);
+        self.books.receipts.fetch_sub(1, SeqCst);
     }
 }
 

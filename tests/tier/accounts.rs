@@ -437,6 +437,30 @@ fn what_is_resized_stays_in_its_reservation() {
     rig.close();
 }
 
+/// Part of it is beyond the reservation, which has room again. It neither grows in place, for which
+/// all of that room is drawn first, nor has room to move.
+#[test]
+fn a_resize_that_fails_gives_back_what_it_drew_where_that_came_from() {
+    let rig = Rig::counted();
+    let r = rig.reserve(MIB, LimitPolicy::Ignore);
+    let malloc = |size| {
+        let reservation = Some(&r);
+        rig.ctx.malloc(&Request { size, stream: rig.s, reservation, ..Request::default() }).unwrap()
+    };
+    let (first, partly, behind) = (malloc(512 * KIB), malloc(2 * MIB), rig.malloc(2 * MIB));
+    rig.free(first);
+    let before = rig.usage();
+    rig.manager().set_limit(GPU, Some(before.promised + before.unreserved + MIB)).unwrap();
+    assert_eq!((r.drawn(), before.unreserved), (512 * KIB, 3 * MIB + 512 * KIB));
+    says(rig.ctx.realloc(partly, 2 * MIB + 600 * KIB, rig.s), Status::OutOfMemory, &["available in the space"]);
+    let after = rig.usage();
+    assert_eq!((r.drawn(), after.unreserved, after.peak), (512 * KIB, before.unreserved, before.peak));
+    [partly, behind].into_iter().for_each(|p| rig.free(p));
+    rig.manager().set_limit(GPU, None).unwrap();
+    drop(r);
+    rig.close();
+}
+
 #[test]
 fn an_out_of_memory_callback_frees_and_retries() {
     let rig = Rig::counted();

@@ -155,8 +155,7 @@ impl Pool {
             let want = Want::new(size, GRANULE, (stream, lane));
             let grown = self.grow_block(st, region, want);
             if !matches!(grown, Ok(true)) {
-                // Back to the smaller size, which cannot fail.
-                let _ = st.resize_receipt(place, before);
+                st.undo_receipt_growth(place);
                 return grown;
             }
         } else if old - size >= MIN_SPLIT && !st.is_monotone() && !st.users.contains_key(&st.regions.get(region).addr) {

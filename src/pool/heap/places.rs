@@ -186,6 +186,13 @@ impl HeapState {
         receipt.map_or(Ok(()), |r| r.resize(rounded(requested)))
     }
 
+    /// Tells the receipt of a block or object that it could not grow.
+    pub(crate) fn undo_receipt_growth(&mut self, place: Place) {
+        if let Some(receipt) = self.members.receipt_mut(self.at(place).member) {
+            receipt.undo_growth();
+        }
+    }
+
     /// Tells the receipt of a block or object that it has grown.
     pub(crate) fn receipt_made(&mut self, place: Place) {
         if let Some(receipt) = self.members.receipt_mut(self.at(place).member) {

@@ -13,14 +13,16 @@ use std::cell::Cell;
 use std::fmt;
 
 /// Stands for an allocation in such a count. It is dropped when the allocation ends, perhaps under
-/// a lock of the pool, so neither its drop nor `resize` nor `made` may call the pool or the driver.
+/// a lock of the pool, so neither its drop nor its changes may call the pool or the driver.
 pub trait Receipt: Send + fmt::Debug {
     /// The bytes it stands for.
     fn bytes(&self) -> u64;
     /// The allocation is going to grow in place to `bytes`, or has shrunk to them. Only growth may
-    /// fail; the allocation does not grow then. Growth that does not come about is taken back by
-    /// another call.
+    /// fail; the allocation does not grow then.
     fn resize(&mut self, bytes: u64) -> Result<()>;
+    /// The allocation could not grow as `resize` said, if it said so: what was taken for that goes
+    /// back where it came from.
+    fn undo_growth(&mut self);
     /// The allocation has been made, or has grown as `resize` said.
     fn made(&mut self) {}
     /// What a new allocation that takes this one's place should be counted in, for the code that

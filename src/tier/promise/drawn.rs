@@ -56,24 +56,27 @@ pub struct Drawn {
     /// Its stream, and what that stream's allocations use, if that is counted.
     pub(super) stream: u64,
     pub(super) usage: Option<Arc<Usage>>,
-    parts: Parts,
+    /// Its bytes of the reservation, and those outside of any.
+    inside: u64,
+    outside: u64,
+    /// What of them the last draw took, until the allocation has been made or has grown.
+    unmade: Parts,
 }
 
 impl Drawn {
     /// A receipt of bytes that have been taken: inside of the reservation, and outside of any.
     pub(super) fn new(from: From, (stream, usage): (u64, Option<Arc<Usage>>), parts: Parts) -> Drawn {
-        let mut drawn = Drawn { from, stream, usage, parts: Parts::default() };
+        let mut drawn = Drawn { from, stream, usage, inside: 0, outside: 0, unmade: Parts::default() };
         drawn.add(parts);
         drawn
     }
 
     /// Counts bytes that have been taken.
-    fn add(&mut self, Parts { inside, outside, grown, target }: Parts) {
-        self.usages().for_each(|usage| usage.add(inside + outside));
-        self.parts.inside += inside;
-        self.parts.outside += outside;
-        self.parts.grown += grown;
-        self.parts.target = target;
+    fn add(&mut self, taken: Parts) {
+        self.usages().for_each(|usage| usage.add(taken.inside + taken.outside));
+        self.inside += taken.inside;
+        self.outside += taken.outside;
+        self.unmade = taken;
     }
 
     /// The usages its bytes count in.
@@ -92,18 +95,18 @@ impl Drawn {
 
     /// The allocation's bytes.
     pub fn bytes(&self) -> u64 {
-        self.parts.inside + self.parts.outside
+        self.inside + self.outside
     }
 
     /// How many of them came from the reservation.
     pub fn inside(&self) -> u64 {
-        self.parts.inside
+        self.inside
     }
 
     /// How many bytes its end would give back, of those an allocation lacks.
     pub fn helps(&self, lack: &Lack) -> u64 {
         let (of, inside) = match &self.from {
-            From::Reservation(account) if !account.released() => (Some(account.id), self.parts.inside),
+            From::Reservation(account) if !account.released() => (Some(account.id), self.inside),
             _ => (None, 0),
         };
         match *lack {
@@ -125,17 +128,14 @@ impl Drawn {
         self.from.account().map(|a| a.id)
     }
 
-    /// Gives the last `bytes` of the allocation back, at most all of it: first those that the
-    /// reservation has grown by for what is not made yet, then those beyond the reservation.
+    /// Gives the last `bytes` of an allocation that has been made back, at most all of it: first
+    /// those beyond the reservation.
     pub fn shrink(&mut self, bytes: u64) {
-        let parts = &mut self.parts;
-        let grown = bytes.min(parts.grown);
-        let outside = (bytes - grown).min(parts.outside);
-        let inside = (bytes - outside).min(parts.inside);
-        parts.grown -= grown;
-        parts.outside -= outside;
-        parts.inside -= inside;
-        self.give(Parts { inside, outside, grown, target: 0 });
+        let outside = bytes.min(self.outside);
+        let inside = (bytes - outside).min(self.inside);
+        self.outside -= outside;
+        self.inside -= inside;
+        self.give(Parts { inside, outside, ..Parts::default() });
     }
 
     /// Bytes leave the usage first and go back into the rooms after, so that the usage never
@@ -187,7 +187,7 @@ impl Drawn {
 
 impl Drop for Drawn {
     fn drop(&mut self) {
-        self.give(self.parts);
+        self.give(Parts { inside: self.inside, outside: self.outside, ..self.unmade });
     }
 }
 
@@ -254,9 +254,17 @@ impl Receipt for Drawn {
         }
     }
 
+    fn undo_growth(&mut self) {
+        let taken = std::mem::take(&mut self.unmade);
+        self.inside -= taken.inside;
+        self.outside -= taken.outside;
+        self.give(taken);
+    }
+
     fn made(&mut self) {
-        if let (1.., Some(account)) = (std::mem::take(&mut self.parts.grown), self.from.account()) {
-            grow_on(account, self.parts.target);
+        let Parts { grown, target, .. } = std::mem::take(&mut self.unmade);
+        if let (1.., Some(account)) = (grown, self.from.account()) {
+            grow_on(account, target);
         }
         self.usages().for_each(Usage::raise_peak);
     }

@@ -147,6 +147,14 @@ fn unwritable(config: &Config) -> Vec<String> {
         [("GPUMEM_RECORD", config.record.clone()), ("GPUMEM_SNAPSHOT", snapshot.then(|| config.snapshot_file()))];
     let problem = |(name, file): (&str, Option<PathBuf>)| {
         let file = file?;
+        if file.is_dir() || file.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Some(format!("{name} is {}, and that is a directory; name a file", file.display()));
+        }
+        if file.exists() && !file.is_file() {
+            // A recording refuses a device or a pipe; a snapshot is written to it.
+            let refused = name == "GPUMEM_RECORD";
+            return refused.then(|| format!("{name} is {}, and that is no regular file; name one", file.display()));
+        }
         let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let why = tempfile::tempfile_in(folder).err()?;
         Some(format!("{name} is {}, and no file can be made in {}: {why}", file.display(), folder.display()))

@@ -92,6 +92,9 @@ fn settings_that_cannot_work_are_problems() {
         ("GPUMEM_LIMTI", "1G".to_string(), Some("GPUMEM_LIMIT is")),
         ("GPUMEM_FREE", "later".into(), Some("sync or marker")),
         ("GPUMEM_RECORD", there("missing/file"), Some("missing")),
+        ("GPUMEM_RECORD", there(""), Some("directory")),
+        ("GPUMEM_RECORD", there("missing/"), Some("directory")),
+        ("GPUMEM_RECORD", "/dev/null".into(), Some("no regular file")),
         ("GPUMEM_RECORD", there("file"), None),
         ("GPUMEM_DISK", there("missing"), Some("GPUMEM_DISK")),
         ("GPUMEM_DISK", there(""), None),
@@ -105,12 +108,12 @@ fn settings_that_cannot_work_are_problems() {
     }
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(!left.contains(&"file".into()), "the program's recording is not doctor's: {left:?}");
-    // With snapshots at the end, its own too.
-    let snapshot = there("missing/s.json");
-    let out = run(gpumem().env("GPUMEM_SNAPSHOT_ON", "oom").env("GPUMEM_SNAPSHOT", snapshot).args([
-        "doctor",
-        "--backend",
-        "host",
-    ]));
-    assert!(out.status.code() == Some(1) && stdout(&out).contains("GPUMEM_SNAPSHOT is"), "{}", stdout(&out));
+    // With snapshots, their file too, which may be a device.
+    for (snapshot, wrong) in [(there("missing/s.json"), true), (there(""), true), ("/dev/null".into(), false)] {
+        let mut doctor = gpumem();
+        doctor.env("GPUMEM_SNAPSHOT_ON", "oom").env("GPUMEM_SNAPSHOT", snapshot);
+        let out = run(doctor.args(["doctor", "--backend", "host"]));
+        let problem = stdout(&out).contains("GPUMEM_SNAPSHOT is");
+        assert_eq!((out.status.code(), problem), (Some(i32::from(wrong)), wrong), "{}", stdout(&out));
+    }
 }

@@ -85,6 +85,13 @@ pub(super) fn map_zeroed(bytes: u64, large_pages: bool) -> Result<u64> {
     Ok(addr)
 }
 
+/// Gives the pages of a part of a mapping back (multiples of the page size). They are zero from
+/// then on.
+pub(super) fn discard(addr: u64, bytes: u64) {
+    // SAFETY: a private mapping of this module's, and its owner's whose contents change.
+    unsafe { libc::madvise(addr as *mut libc::c_void, bytes as usize, libc::MADV_DONTNEED) };
+}
+
 /// Asks for pages of a NUMA node, while it has any.
 fn prefer(addr: u64, bytes: u64, node: u32) {
     const NODES: usize = 1024;

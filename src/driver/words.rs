@@ -3,7 +3,7 @@
 
 use super::pages;
 use crate::base::sync::OnceBox;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -38,6 +38,18 @@ impl Words {
         // The system has cleared this memory, which is not there until it is used.
         let words = vec![0u64; len].into_boxed_slice();
         Words { start: NonNull::from(Box::leak(words)).cast(), len, mapped: false }
+    }
+
+    /// Gives the pages back that hold only these words, which are zero from then on. Nobody stores
+    /// to them meanwhile.
+    pub fn forget(&self, words: Range<usize>) {
+        let page = pages::page_size() as usize / size_of::<AtomicU64>();
+        let (from, to) = (words.start.next_multiple_of(page), words.end.min(self.len) / page * page);
+        if self.mapped && from < to {
+            // The mapping starts with a page.
+            let (at, size) = (from * size_of::<AtomicU64>(), (to - from) * size_of::<AtomicU64>());
+            pages::discard(self.start.as_ptr() as u64 + at as u64, size as u64);
+        }
     }
 }
 
@@ -95,6 +107,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_forgotten_takes_no_memory() {
+        let (words, page) = (Words::zeroed(1 << 18), pages::page_size() as usize / 8);
+        words.iter().for_each(|w| w.store(7, Relaxed));
+        // The pages from the third to the fifth, and parts of two others.
+        words.forget(page + 1..5 * page + 9);
+        let there = |i: usize| is_resident(words.start.as_ptr() as u64 + (i * page * 8) as u64);
+        assert_eq!([1, 2, 3, 4, 5].map(there), [true, false, false, false, true]);
+        let zero = |i: usize| words[i].load(Relaxed) == 0;
+        assert!((0..words.len()).all(|i| zero(i) == (2 * page..5 * page).contains(&i)));
+        // Boxes keep theirs, and so does what is no whole page.
+        let few = Words::zeroed(700);
+        few[0].store(7, Relaxed);
+        few.forget(0..700);
+        words.forget(1..page);
+        assert!(few[0].load(Relaxed) == 7 && words[1].load(Relaxed) == 7);
+    }
+
+    #[test]
     fn cells_are_empty_until_they_are_set() {
         let cells = empty_cells::<String>(700);
         assert!(cells.len() == 700 && cells.iter().all(|c| c.get().is_none()));
@@ -114,8 +144,17 @@ mod tests {
     }
 
     fn is_mapped(page: u64) -> bool {
+        residence(page).is_some()
+    }
+
+    fn is_resident(page: u64) -> bool {
+        residence(page).is_some_and(|there| there & 1 == 1)
+    }
+
+    fn residence(page: u64) -> Option<u8> {
         let mut there = 0;
         // SAFETY: asks about an address, which need not be mapped, and writes one byte.
-        unsafe { libc::mincore(page as *mut libc::c_void, 4096, &mut there) == 0 }
+        let known = unsafe { libc::mincore(page as *mut libc::c_void, 4096, &mut there) == 0 };
+        known.then_some(there)
     }
 }

@@ -186,9 +186,8 @@ fn aliases_are_claimed_from_a_few_runs_at_a_time() {
         let run = aliases.add_run(10 * n * P, &pair);
         move_away(&mut aliases, run, (1000 + 10 * n) * P, Tag::SETTLED);
     }
-    let mut claimed = |most, reach| -> Vec<u64> {
-        aliases.claim_oldest(most, reach, &order).0.iter().map(|c| c.addr / P).collect()
-    };
+    let mut claimed =
+        |most, reach| -> Vec<u64> { aliases.claim_oldest(most, reach, &order).0.iter().map(|c| c.addr / P).collect() };
     assert_eq!(claimed(2, 4), [0, 1]);
     assert_eq!(claimed(2, 4), [20, 21], "though 10 is older");
     assert_eq!(claimed(9, 4), [40, 41, 50, 51]);

@@ -54,6 +54,11 @@ impl Holes {
         self.roots.iter().map(|(&a, &l)| (a, l))
     }
 
+    /// Where the hole that has `addr` starts and ends.
+    pub(crate) fn around(&self, addr: u64) -> (u64, u64) {
+        self.by_addr.range(..=addr).next_back().map_or((addr, addr), |(&start, &len)| (start, start + len))
+    }
+
     /// How many hole bytes follow `addr` directly.
     pub(crate) fn after(&self, addr: u64) -> u64 {
         self.by_addr.get(&addr).copied().unwrap_or(0)

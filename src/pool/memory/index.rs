@@ -4,8 +4,8 @@
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are
 //! aligned to slots and own every slot they cover. The table has two levels. For an 8 TiB
 //! reservation the upper one costs 24 KiB of host memory, and the lower one 4 KiB for each 32 MiB
-//! of addresses that have been in use. Entries are atomics: `free` reads them without a lock, and
-//! checks what it found under the heap's lock.
+//! of addresses that are in use, or were and lie beside such. Entries are atomics: `free` reads
+//! them without a lock, and checks what it found under the heap's lock.
 //!
 //! Beside the entries lies a bit for each slot that says whether a block of 16 MiB or more starts
 //! there, for pointers into the middle of one. The bits of a page are a word, and a page is one
@@ -27,6 +27,9 @@ const CHUNK_SLOTS: usize = 4096;
 
 /// Slots per second-level table: 16 GiB of addresses in 2 MiB.
 const TABLE_SLOTS: usize = if cfg!(loom) { CHUNK_SLOTS } else { 64 * CHUNK_SLOTS };
+
+/// Addresses that a host page of entries is for, at most: pages have 64 KiB on some machines.
+const PAGE_OF_ENTRIES: u64 = 8192 * SLOT;
 
 /// Most reservations a pool can have.
 const MAX_ROOTS: usize = if cfg!(loom) { 2 } else { 64 };
@@ -143,6 +146,8 @@ impl Words {
     fn zeroed(len: usize) -> Words {
         Words((0..len).map(|_| AtomicU64::new(0)).collect())
     }
+
+    fn forget(&self, _: std::ops::Range<usize>) {}
 }
 
 #[cfg(loom)]
@@ -292,6 +297,25 @@ impl Index {
         }
     }
 
+    /// Gives back what entries take for `[addr, addr + len)`, which has just become part of the
+    /// hole `[hole.0, hole.1)`. Nothing starts there before the caller has released the core's
+    /// lock. That something did, and was freed, is forgotten.
+    pub(crate) fn forget(&self, hole: (u64, u64), addr: u64, len: u64) {
+        let Some(root) = self.root(addr) else { return };
+        // A page of entries may reach beyond both ends.
+        let start = addr.saturating_sub(PAGE_OF_ENTRIES).max(hole.0).max(root.base) - root.base;
+        let end = (addr + len + PAGE_OF_ENTRIES).min(hole.1).min(root.base + root.len) - root.base;
+        let (mut slot, end) = (start.div_ceil(SLOT) as usize, (end / SLOT) as usize);
+        while slot < end {
+            let (table, first) = (slot / TABLE_SLOTS, slot % TABLE_SLOTS);
+            let last = TABLE_SLOTS.min(first + end - slot);
+            if let Some(table) = root.tables[table].get() {
+                table.words.forget(first..last);
+            }
+            slot += last - first;
+        }
+    }
+
     /// What `addr` is in, if it is in anything: the nearest slot at or before its own that holds a
     /// slab, a dedicated allocation or the start of a block that may reach to `addr`. For error
     /// texts and interior pointers, not for the hot path: in a block of 16 MiB or more it looks at
@@ -390,6 +414,24 @@ mod tests {
         assert_eq!(t.find_back(base + 257 * SLOT), None);
         assert_eq!(Index::of_pages(SLOT / 16).group, 0, "two heaps may share a slot, and no word");
         assert_eq!(Index::of_pages(1 << 30).group, 6);
+    }
+
+    #[test]
+    fn holes_are_forgotten_and_what_lies_beside_them_is_not() {
+        let t = Index::of_pages(32 * SLOT);
+        let (base, len) = ((1 << 40) + 5 * SLOT, 40 << 30);
+        assert!(t.add_root(base, len));
+        let entries = || (0..len / SLOT).map(|slot| base + slot * SLOT);
+        entries().for_each(|addr| t.set(addr, Entry::Freed { offset: 0 }));
+        // Across the end of a table, in two pieces.
+        let (start, middle, end) = (base + (9 << 30), base + (17 << 30), base + (20 << 30));
+        t.forget((start, middle), start, middle - start);
+        t.forget((start, end), middle, end - middle);
+        let known: Vec<u64> = entries().filter(|&addr| t.get(addr) != Entry::Empty).collect();
+        let within = known.iter().filter(|&&addr| (start..end).contains(&addr)).count();
+        assert_eq!(known.len() as u64 - within as u64, (len - (end - start)) / SLOT);
+        assert!(within < 2 * 8192, "{within} entries of {} are left", (end - start) / SLOT);
+        t.forget((start, end), 12345, SLOT);
     }
 
     /// Blocks of all sizes come and go; every pointer leads to what it is in.

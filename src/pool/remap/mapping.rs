@@ -1,11 +1,11 @@
 //! Mapping runs of extents, unmapping old addresses, and what to do when the driver refuses an
 //! undo: the addresses become zombies.
 
-use crate::base::size::human;
+use crate::base::size::{human, GIB};
 use crate::base::{Error, Result, Status};
 use crate::driver::{PhysFlags, PhysHandle};
 use crate::pool::memory::{Extent, Unmapping};
-use crate::pool::state::Pool;
+use crate::pool::state::{Core, Pool};
 use crate::pool::types::{too_large, Want};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +13,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The fewest and the most aliases that a request unmaps when there are too many: 16 µs each on an
 /// H200. Usually as many as the last request left.
 const REAPED: (usize, usize) = (8, 64);
+
+/// Bytes of old addresses that stay mapped at least, and for each mapped byte. Each 32 MiB of them
+/// may take 4 KiB of the index.
+const KEPT: (u64, u64) = (64 * GIB, 16);
 
 /// Runs of aliases among which it looks for the longest unused ones. To look at all of them would
 /// take milliseconds, once there are tens of thousands.
@@ -162,22 +166,26 @@ impl Pool {
             })?;
             let mut core = self.core.lock();
             core.aliases.gone(c);
-            core.holes.give(c.addr, c.size);
+            self.give_used_addresses(&mut core, c.addr, c.size);
         }
         Ok(())
     }
 
+    /// Makes addresses a hole at which blocks have been, and nothing is mapped any more.
+    pub(crate) fn give_used_addresses(&self, core: &mut Core, addr: u64, len: u64) {
+        core.holes.give(addr, len);
+        self.index.forget(core.holes.around(addr), addr, len);
+    }
+
     /// Unmaps some dormant aliases if there are more than the pool keeps: of a few runs the longest
-    /// unused that the device has passed. If it has not passed some of the request's stream, that stream gets a
-    /// marker, and they go another time.
+    /// unused that the device has passed. If it has not passed some of the request's stream, that
+    /// stream gets a marker, and they go another time.
     pub(crate) fn reap_surplus(&self, want: Want) -> Result<()> {
         self.reap_zombies()?;
         let (claims, waits) = {
             let mut core = self.core.lock();
-            // Too many, or more than half of all addresses.
-            let surplus = core.aliases.dormant().saturating_sub(self.options.max_aliases.min(self.props.max_mappings));
-            let crowded = core.aliases.dormant_bytes() > core.holes.totals().0 / 2;
-            if surplus == 0 && !crowded {
+            let surplus = self.surplus_aliases(&core);
+            if surplus == 0 {
                 return Ok(());
             }
             core.aliases.claim_oldest(surplus.clamp(REAPED.0, REAPED.1), LOOKED_AT, &self.order)
@@ -188,6 +196,16 @@ impl Pool {
         }
         self.order.poll(waits.iter().map(|t| t.lane()).collect::<BTreeSet<u32>>())?;
         done
+    }
+
+    /// How many dormant aliases there are too many, or that take too many addresses: more than half
+    /// of all, or, unless the pool is to be tight, than [`KEPT`] allows.
+    fn surplus_aliases(&self, core: &Core) -> usize {
+        let (aliases, bytes) = (core.aliases.dormant(), core.aliases.dormant_bytes());
+        let kept = if self.options.finer { u64::MAX } else { KEPT.0 + KEPT.1 * self.mapped_now() };
+        let excess = bytes.saturating_sub(kept.min(core.holes.totals().0 / 2));
+        let too_much = excess.div_ceil((bytes / aliases.max(1) as u64).max(1)) as usize;
+        aliases.saturating_sub(self.options.max_aliases.min(self.props.max_mappings)).max(too_much)
     }
 
     /// Asks the device whether it has passed the last uses of dormant aliases.

@@ -192,7 +192,7 @@ impl Pool {
             let mut core = self.core.lock();
             core.aliases.present_gone(s.extent);
             core.aliases.remove_extent(s.extent);
-            core.holes.give(s.addr, s.extent.size);
+            self.give_used_addresses(&mut core, s.addr, s.extent.size);
         }
         self.sub_mapped(s.extent.size);
         self.drop_handle(s.extent.handle)?;

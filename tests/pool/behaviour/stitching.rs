@@ -416,6 +416,36 @@ fn aliases_are_bounded() {
     rig.close();
 }
 
+/// A pool that moves memory for ever keeps old addresses of 64 GiB, and of 16 times what it maps:
+/// the index has entries for them.
+#[test]
+fn old_addresses_are_bounded_by_what_is_mapped() {
+    let rig = Rig::new(checked(64 * GIB), PoolOptions { earned_permille: 0, ..PoolOptions::default() });
+    let s = rig.stream();
+    let mut rng = Rng::new(1);
+    let mut live = Vec::new();
+    let (mut held, mut most) = (0, 0);
+    for i in 0..20_000 {
+        let size = rng.between(MIB, 256 * MIB);
+        while held + size > 2 * GIB {
+            let (p, size) = live.swap_remove(rng.below(live.len() as u64) as usize);
+            rig.free(p, s);
+            held -= size;
+        }
+        live.push((rig.malloc(size, s), size));
+        held += size;
+        let stats = rig.pool.stats();
+        let kept = 64 * GIB + 16 * stats.mapped;
+        most = most.max(stats.zombies);
+        // What one request moves goes with the next.
+        assert!(stats.zombies <= kept + 2 * GIB, "{} of {kept} after {i}", stats.zombies);
+    }
+    assert!(most > 90 * GIB, "{most} is no test of the bound");
+    rig.books();
+    live.into_iter().for_each(|(p, _)| rig.free(p, s));
+    rig.close();
+}
+
 #[test]
 fn trim_unmaps_every_alias_before_it_releases_memory() {
     let rig = Rig::new(checked(2 * GIB), PoolOptions { slack_floor: 0, ..PoolOptions::default() });

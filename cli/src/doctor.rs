@@ -148,7 +148,7 @@ fn unwritable(config: &Config) -> Vec<String> {
     let problem = |(name, file): (&str, Option<PathBuf>)| {
         let file = file?;
         if file.is_dir() || file.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return Some(format!("{name} is {}, and that is a directory; name a file", file.display()));
+            return Some(format!("{name} is {}, which is the name of a directory; name a file", file.display()));
         }
         if file.exists() && !file.is_file() {
             // A recording refuses a device or a pipe; a snapshot is written to it.

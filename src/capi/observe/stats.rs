@@ -32,8 +32,8 @@ pub struct gpumem_stats {
     /// Memory that is live: requested, with rounding included.
     pub live: u64,
     /// The most that live has been since the last gpumem_stats_reset_peak. It is exact where the
-    /// pool has one heap. With several streams, or a stream with several heaps, it is an upper
-    /// bound: at most the sum of their peaks, and at most peak_mapped.
+    /// pool has one heap, and nothing with a handle of its own. Otherwise it is an upper bound: at
+    /// most the sum of the peaks of each heap and of all that has, and at most peak_mapped.
     pub peak_live: u64,
     /// Free mapped memory that its own stream can use at once, without free room among small
     /// objects.

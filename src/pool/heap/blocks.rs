@@ -79,7 +79,8 @@ impl HeapState {
     pub(crate) fn add_slab(&mut self, class: usize, region: u32, index: &Index) {
         let (addr, size) = (self.regions.get(region).addr, self.regions.get(region).size);
         self.regions.get_mut(region).state = State::Slab;
-        let slab = self.slabs.add(class, (addr, size), region);
+        // The rest of a slot is not the slab's in the index, so no object may lie there.
+        let slab = self.slabs.add(class, (addr, size / SLOT * SLOT), region);
         index.set_range(addr, size, Entry::Slab { heap: self.number, slab });
     }
 

@@ -62,6 +62,9 @@ impl HeapState {
             requested += s.live().map(|n| u64::from(s.object(n).requested)).sum::<u64>();
             let entry = Entry::Slab { heap: self.number, slab: i };
             ensure!(index.get(s.base) == entry, "slab {:#x} is not in the index", s.base);
+            let slots = self.regions.get(s.region).size / SLOT * SLOT;
+            let fits = u64::from(s.capacity) * s.size <= slots;
+            ensure!(fits, "{} objects of {} in {slots} bytes of slab {:#x}", s.capacity, s.size, s.base);
         }
         let equal = [
             ("regions and extents", bytes, self.extents.bytes()),

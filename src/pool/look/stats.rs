@@ -19,8 +19,9 @@ pub struct PoolStats {
     pub requested: u64,
     /// Bytes handed out, rounding included.
     pub live: u64,
-    /// The most `live` has been since then: exact where there is one heap. With several it is an
-    /// upper bound: the sum of each one's most, but never more than `peak_mapped`.
+    /// The most `live` has been since then: exact where there is one heap, and nothing dedicated.
+    /// Otherwise it is an upper bound: the sum of each one's most, but never more than
+    /// `peak_mapped`.
     pub peak_live: u64,
     /// Free mapped bytes usable by their own stream at once.
     pub free: u64,

@@ -29,6 +29,8 @@ pub(crate) struct Holes {
     /// Resting addresses as `(start, length)`, those that have rested longest first.
     resting: VecDeque<(u64, u64)>,
     resting_bytes: u64,
+    /// What rests no more, and the index may know still, as `(start, length)`.
+    pub(crate) woken: Vec<(u64, u64)>,
     total: u64,
 }
 
@@ -139,6 +141,7 @@ impl Holes {
         let Some((start, len)) = self.resting.pop_front() else { return false };
         (self.resting_bytes, self.total) = (self.resting_bytes - len, self.total - len);
         self.give(start, len);
+        self.woken.push((start, len));
         true
     }
 
@@ -203,6 +206,7 @@ mod tests {
         assert_eq!((h.resting.len(), h.totals().1), (RESTING, 4096 * P));
         let resting = |h: &Holes, a: u64| h.resting.iter().any(|r| r.0 == a);
         assert!(!resting(&h, taken[43]) && resting(&h, taken[44]) && resting(&h, taken[299]));
+        assert!(h.woken.iter().map(|w| w.0).eq(taken[..44].iter().copied()));
         let again: Vec<u64> = (0..1000).map(|_| h.take(P, P).unwrap()).collect();
         assert!(taken[44..].iter().all(|a| !again.contains(a)), "while there are others");
         let mut all: Vec<u64> = again.into_iter().chain(std::iter::from_fn(|| h.take(P, P))).collect();

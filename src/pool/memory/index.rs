@@ -4,7 +4,7 @@
 //! Large blocks are at least one slot long, so at most one of them starts in any slot; slabs are
 //! aligned to slots and own every slot they cover. The table has two levels. For an 8 TiB
 //! reservation the upper one costs 24 KiB of host memory, and the lower one 4 KiB for each 32 MiB
-//! of addresses that are in use, or were and lie beside such. Entries are atomics: `free` reads
+//! of addresses that are no hole, or lie beside such. Entries are atomics: `free` reads
 //! them without a lock, and checks what it found under the heap's lock.
 //!
 //! Beside the entries lies a bit for each slot that says whether a block of 16 MiB or more starts

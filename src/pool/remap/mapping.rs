@@ -14,12 +14,16 @@ use std::sync::atomic::Ordering::Relaxed;
 /// H200. Usually as many as the last request left.
 const REAPED: (usize, usize) = (8, 64);
 
+/// More of them if so many are surplus that these are one part in this many: requests that leave
+/// more than the most do not outrun the bound.
+const PART_OF_SURPLUS: usize = 8;
+
 /// Bytes of old addresses that stay mapped at least, and for each mapped byte. Each 32 MiB of them
 /// may take 4 KiB of the index.
 const KEPT: (u64, u64) = (64 * GIB, 16);
 
-/// Runs of aliases among which it looks for the longest unused ones. To look at all of them would
-/// take milliseconds, once there are tens of thousands.
+/// Runs of aliases among which it looks for the longest unused ones, at least. To look at all of
+/// them would take milliseconds, once there are tens of thousands.
 const LOOKED_AT: usize = 64;
 
 impl Pool {
@@ -51,7 +55,11 @@ impl Pool {
     fn find_addresses(&self, len: u64, align: u64) -> Result<u64> {
         let mut core = self.core.lock();
         core.no_place = None;
-        if let Some(va) = core.holes.take(len, align) {
+        let taken = core.holes.take(len, align);
+        while let Some((addr, len)) = core.holes.woken.pop() {
+            self.index.forget(core.holes.around(addr), addr, len);
+        }
+        if let Some(va) = taken {
             return Ok(va);
         }
         let reserved = self.reserve_root(&mut core, len.checked_add(align).ok_or_else(|| too_large(len))?);
@@ -188,7 +196,8 @@ impl Pool {
             if surplus == 0 {
                 return Ok(());
             }
-            core.aliases.claim_oldest(surplus.clamp(REAPED.0, REAPED.1), LOOKED_AT, &self.order)
+            let most = surplus.clamp(REAPED.0, REAPED.1.max(surplus / PART_OF_SURPLUS));
+            core.aliases.claim_oldest(most, most.max(LOOKED_AT), &self.order)
         };
         let done = self.unmap_claims(&claims);
         if waits.iter().any(|&t| t.lane() == want.lane && !self.order.marked(t)) {
@@ -220,5 +229,32 @@ impl Pool {
         self.poll_aliases()?;
         let (claims, _) = self.core.lock().aliases.claim_oldest(usize::MAX, usize::MAX, &self.order);
         self.unmap_claims(&claims)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::base::DeviceId;
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::pool::memory::Entry;
+    use crate::pool::{AllocFlags, AllocRequest, Pool, PoolOptions};
+
+    /// Dedicated allocations lie far apart, so each has a page of the index to itself.
+    #[test]
+    fn the_index_forgets_addresses_that_rest_no_more() {
+        let pool = Pool::new(HostDriver::new(HostOptions::default()).unwrap(), DeviceId(0), PoolOptions::default());
+        let pool = pool.unwrap();
+        let request = AllocRequest { size: 1, flags: AllocFlags::SINGLE_HANDLE, ..AllocRequest::default() };
+        let used: Vec<u64> = (0..400)
+            .map(|_| {
+                let p = pool.malloc(&request).unwrap();
+                pool.free(p, None).unwrap();
+                p
+            })
+            .collect();
+        let known = |&p: &u64| pool.index.get(p) != Entry::Empty;
+        assert!(known(used.last().unwrap()), "it was freed a moment ago");
+        assert!(!known(&used[0]) && used.iter().filter(|&p| known(p)).count() < 300);
     }
 }

@@ -127,7 +127,7 @@ impl Pool {
             if !st.of_captures && self.take_from_shared_heap(&mut st) {
                 done_if!(st, st.cut_for(want.size, want.align).map(Obtained::Region));
             }
-            if let Some(class) = want.class {
+            if let Some(class) = want.class.filter(|_| !want.for_block) {
                 // Parts of extents may be free that no move can join.
                 done_if!(st, st.cut_for_short_slab(class).map(Obtained::Region));
             }

@@ -84,10 +84,6 @@ impl Pool {
     /// Makes the annex of a heap that wants one. If there are too many heaps, it does without.
     #[cold]
     fn make_annex(&self, heap: &Heap) {
-        let mut streams = self.streams.lock();
-        if heap.annex.load(Relaxed) != WANTED {
-            return;
-        }
         let of_large = {
             let st = heap.lock();
             let blocks = st.regions.iter().filter(|(_, g)| g.state == State::Live && g.size > SMALL);
@@ -98,6 +94,10 @@ impl Pool {
                 0
             }
         };
+        let mut streams = self.streams.lock();
+        if heap.annex.load(Relaxed) != WANTED {
+            return;
+        }
         let entry = streams.values_mut().find(|e| e.lane == heap.lane);
         let made = entry.and_then(|entry| {
             let annex = self.add_heap(heap.lane, false)?.number;

@@ -77,6 +77,42 @@ fn a_small_object_needs_no_slab() {
     rig.close();
 }
 
+/// Gaps that no slab of eight objects fits into: small objects take them before anything is mapped.
+#[test]
+fn small_objects_take_the_gaps_between_blocks() {
+    let rig = Rig::new(checked(GIB), PoolOptions::default());
+    let s = rig.stream();
+    let blocks: Vec<u64> = (0..200).map(|_| rig.malloc(130 * KIB, s)).collect();
+    let (kept, gaps): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    gaps.iter().for_each(|&(_, p)| rig.free(p, s));
+    let mapped = rig.mapped();
+    // Two objects of 60 KB, or eleven of 11 KiB, fit into a gap.
+    let sizes = [60_000, 11 * KIB].into_iter().cycle();
+    let objects: Vec<(u64, u64)> = sizes.take(140).map(|size| (rig.malloc(size, s), size)).collect();
+    assert_eq!(rig.mapped(), mapped, "{}", rig.pool.dump());
+    for &(p, size) in &objects {
+        assert_eq!(rig.pool.info_containing(p + size - 1).map(|info| info.base), Ok(p), "{}", rig.pool.dump());
+    }
+    rig.books();
+    kept.iter().map(|k| k.1).chain(objects.iter().map(|o| o.0)).for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
+/// A gap of one slot of the index and 2 KiB more is a slab of one slot.
+#[test]
+fn every_byte_of_an_object_leads_to_it() {
+    let rig = Rig::new(checked(GIB), PoolOptions::default());
+    let s = rig.stream();
+    rig.malloc(256, s);
+    let (_, gap, _) = (rig.malloc(128 * KIB, s), rig.malloc(66 * KIB, s), rig.malloc(100 * KIB, s));
+    rig.free(gap, s);
+    for _ in 0..6 {
+        let p = rig.malloc(11 * KIB, s);
+        assert_eq!(rig.pool.info_containing(p + 11 * KIB - 1).map(|info| info.base), Ok(p));
+    }
+    rig.books();
+}
+
 /// A small request is an object of a slab, and a slab takes 64 KiB.
 #[test]
 fn what_no_slab_fits_into_is_not_promised() {

@@ -416,6 +416,30 @@ fn aliases_are_bounded() {
     rig.close();
 }
 
+/// Requests that move more extents than one may unmap do not outrun the bound.
+#[test]
+fn aliases_are_bounded_where_each_request_moves_many() {
+    let most = 400;
+    let rig = Rig::new(checked(32 * GIB), PoolOptions { max_aliases: most, ..pages() });
+    let s = rig.stream();
+    let mut rng = Rng::new(1);
+    let (mut live, mut largest) = (Vec::new(), 0);
+    for i in 0..300 {
+        live.push(rig.malloc(rng.between(400, 1200) * PAGE, s));
+        if live.len() > 8 {
+            let p = live.swap_remove(rng.below(live.len() as u64) as usize);
+            rig.free(p, s);
+        }
+        let aliases = rig.pool.stats().zombies / PAGE;
+        largest = largest.max(aliases);
+        assert!(aliases <= most as u64 + 8 * 1200, "{aliases} after {i}");
+    }
+    assert!(largest > 2 * most as u64, "{largest} are no test of the bound");
+    rig.books();
+    live.into_iter().for_each(|p| rig.free(p, s));
+    rig.close();
+}
+
 /// A pool that moves memory for ever keeps old addresses of 64 GiB, and of 16 times what it maps:
 /// the index has entries for them.
 #[test]

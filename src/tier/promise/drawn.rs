@@ -74,7 +74,7 @@ impl Drawn {
     /// Counts bytes that have been taken.
     fn add(&mut self, taken: Parts) {
         self.usages().for_each(|usage| usage.add(taken.inside + taken.outside));
-        debug_assert_eq!(self.unmade.inside + self.unmade.outside, 0, "what was drawn before is not made");
+        debug_assert!(self.unmade.inside + self.unmade.outside == 0, "the draw before is not made");
         self.inside += taken.inside;
         self.outside += taken.outside;
         self.unmade = taken;
@@ -132,7 +132,7 @@ impl Drawn {
     /// Gives the last `bytes` of an allocation that has been made back, at most all of it: first
     /// those beyond the reservation.
     pub fn shrink(&mut self, bytes: u64) {
-        debug_assert_eq!(self.unmade.inside + self.unmade.outside, 0, "what was drawn last is not made");
+        debug_assert!(bytes == 0 || self.unmade.inside + self.unmade.outside == 0, "the last draw is not made");
         let outside = bytes.min(self.outside);
         let inside = (bytes - outside).min(self.inside);
         self.outside -= outside;

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 /// H200. Usually as many as the last request left.
 const REAPED: (usize, usize) = (8, 64);
 
-/// More of them if so many are surplus that these are one part in this many: requests that leave
-/// more than the most do not outrun the bound.
+/// Or one part in this many of the surplus, if that is more. So requests that leave more than the
+/// most do not outrun the bound.
 const PART_OF_SURPLUS: usize = 8;
 
 /// Bytes of old addresses that stay mapped at least, and for each mapped byte. Each 32 MiB of them

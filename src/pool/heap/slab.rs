@@ -259,8 +259,8 @@ impl Slabs {
         u64::from(std::mem::replace(&mut object.requested, requested as u32))
     }
 
-    /// Bytes of the next slab of a class: the first holds one object, each of the next two twice as
-    /// many, and what fills its slots. A stream with few objects of many sizes would else map
+    /// Bytes of the next slab of a class: room for one object in the first, for twice as many in
+    /// each of the next, up to the usual. A stream with few objects of many sizes would else map
     /// megabytes.
     pub(crate) fn next_size(&self, class: usize) -> u64 {
         let objects = 1 << self.count[class].min(MIN_OBJECTS.ilog2());

@@ -56,9 +56,10 @@ impl Holes {
         self.roots.iter().map(|(&a, &l)| (a, l))
     }
 
-    /// Where the hole that has `addr` starts and ends.
+    /// Where the hole that has `addr` starts and ends; both are `addr` if it is in none.
     pub(crate) fn around(&self, addr: u64) -> (u64, u64) {
-        self.by_addr.range(..=addr).next_back().map_or((addr, addr), |(&start, &len)| (start, start + len))
+        let before = self.by_addr.range(..=addr).next_back().map(|(&start, &len)| (start, start + len));
+        before.filter(|&(_, end)| addr < end).unwrap_or((addr, addr))
     }
 
     /// How many hole bytes follow `addr` directly.
@@ -217,6 +218,17 @@ mod tests {
         h.rest(0, 1000 * P);
         assert!(!resting(&h, 0), "more than a part of all");
         assert_eq!((list(&h), h.resting_bytes), (vec![(0, 4096)], 0));
+    }
+
+    #[test]
+    fn an_address_is_in_its_hole_or_in_none() {
+        let mut h = Holes::default();
+        h.add_root(100 * P, 10 * P);
+        h.add_root(200 * P, 10 * P);
+        assert!(h.take_at(103 * P, P) && h.take_at(200 * P, P));
+        let pages = |(start, end): (u64, u64)| (start / P, end / P);
+        assert_eq!([102, 104, 205].map(|p| pages(h.around(p * P))), [(100, 103), (104, 110), (201, 210)]);
+        assert_eq!([50, 103, 150, 200].map(|p| pages(h.around(p * P))), [50, 103, 150, 200].map(|p| (p, p)));
     }
 
     #[test]

@@ -431,7 +431,10 @@ mod tests {
         let within = known.iter().filter(|&&addr| (start..end).contains(&addr)).count();
         assert_eq!(known.len() as u64 - within as u64, (len - (end - start)) / SLOT);
         assert!(within < 2 * 8192, "{within} entries of {} are left", (end - start) / SLOT);
+        // What became a hole, and was taken again.
+        t.forget((base, base), base, len);
         t.forget((start, end), 12345, SLOT);
+        assert_eq!(entries().filter(|&addr| t.get(addr) != Entry::Empty).count(), known.len());
     }
 
     /// Blocks of all sizes come and go; every pointer leads to what it is in.

@@ -2,74 +2,61 @@
 
 use crate::pool::memory::RunId;
 use crate::pool::types::Want;
+use rustc_hash::FxHashMap;
 
-/// Most steps kept.
-const MAX_STEPS: usize = 1 << 16;
+/// Most answers kept.
+const MOST: usize = 1 << 14;
 
-/// A request and the run of aliases that was mapped, or taken back, for it.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    size: u64,
-    align: u64,
-    run: RunId,
-}
+/// The bytes and the alignment of a request, and the run that answered the one before it; `None`
+/// for the first since a fresh start.
+type Asked = (u64, u64, Option<RunId>);
 
-/// The steps since the heap last started afresh, and behind them those of the time before, as long
-/// as the requests are the same. All are hints: a run is checked before it is taken back.
-///
-/// Invariant: `at <= steps.len()`.
+/// The run of aliases that was last mapped, or taken back, for each request, by what answered the
+/// request before it. So phases of several kinds are all known, if each begins with a fresh start,
+/// in whatever order they come. All answers are hints: a run is checked before it is taken back.
 #[derive(Default)]
 pub(crate) struct Memo {
-    steps: Vec<Step>,
-    at: usize,
-    /// The sizes of the first requests since then, and of those of the time before, whatever
-    /// answered them.
-    first: [Vec<u64>; 2],
+    answers: FxHashMap<Asked, RunId>,
+    /// What answered the last request.
+    last: Option<RunId>,
+    /// Whether the heap ever started afresh. If so, how many requests were looked at since, and how
+    /// many of them were known, whatever answered them.
+    restarted: bool,
+    asked: usize,
+    known: usize,
 }
 
-/// This many first requests that are the same as the time before are no coincidence.
+/// This many first requests that are known are no coincidence.
 const NO_COINCIDENCE: usize = 4;
 
 impl Memo {
-    /// The run that answered this request at this point last time.
+    /// The run that answered this request last time.
     pub(crate) fn next(&self, want: Want) -> Option<RunId> {
-        let step = self.steps.get(self.at)?;
-        (step.size == want.size && step.align == want.align).then_some(step.run)
+        self.answers.get(&(want.size, want.align, self.last)).copied()
     }
 
-    /// Whether the work since the last fresh start began like the work before it, as far as it has
+    /// Whether the work since the last fresh start began like work before it, as far as it has
     /// come.
     pub(crate) fn repeats(&self) -> bool {
-        !self.first[1].is_empty() && self.first[1].starts_with(&self.first[0])
+        self.restarted && self.known == self.asked
     }
 
-    fn asked(&mut self, size: u64) {
-        if self.first[0].len() < NO_COINCIDENCE {
-            self.first[0].push(size);
-        }
-    }
-
-    /// Notes that last time's answer was given again.
-    pub(crate) fn followed(&mut self, want: Want) {
-        self.at += 1;
-        self.asked(want.size);
-    }
-
-    /// Notes that another answer was given. Last time's steps from here on tell nothing any more.
+    /// Notes the answer that was given.
     pub(crate) fn note(&mut self, want: Want, run: RunId) {
-        self.asked(want.size);
-        self.steps.truncate(self.at);
-        if self.steps.len() < MAX_STEPS {
-            self.steps.push(Step { size: want.size, align: want.align, run });
-            self.at += 1;
+        if self.answers.len() == MOST {
+            self.answers.clear();
+        }
+        let known = self.answers.insert((want.size, want.align, self.last), run).is_some();
+        self.last = Some(run);
+        if self.asked < NO_COINCIDENCE {
+            self.asked += 1;
+            self.known += usize::from(known);
         }
     }
 
-    /// Begins again with the first step, as the heap starts afresh.
+    /// Begins again, as the heap starts afresh.
     pub(crate) fn restart(&mut self) {
-        self.at = 0;
-        self.first.swap(0, 1);
-        self.first[0].clear();
+        (self.last, self.restarted, self.asked, self.known) = (None, true, 0, 0);
     }
 }
 
@@ -78,21 +65,64 @@ mod tests {
     use super::*;
     use crate::base::StreamHandle;
 
+    fn want(size: u64) -> Want {
+        Want::new(size, 1, (StreamHandle::LEGACY, 0))
+    }
+
+    fn run(number: u32) -> RunId {
+        RunId { number, born: u64::from(number) }
+    }
+
+    /// Plays phases, each a list of sizes and of the runs that answer them unless others are known.
+    /// Returns which sizes were known, and whether the work was said to repeat.
+    fn play<const N: usize>(memo: &mut Memo, phase: &[(u64, u32); N]) -> [(Option<RunId>, bool); N] {
+        memo.restart();
+        phase.map(|(size, number)| {
+            let next = memo.next(want(size));
+            memo.note(want(size), next.unwrap_or(run(number)));
+            (next, memo.repeats())
+        })
+    }
+
+    /// After which of these sizes a phase is said to repeat.
+    fn repeats<const N: usize>(memo: &mut Memo, sizes: [u64; N]) -> [bool; N] {
+        play(memo, &sizes.map(|size| (size, size as u32))).map(|(_, repeats)| repeats)
+    }
+
     #[test]
-    fn work_repeats_if_it_begins_the_same_whatever_answers_it() {
+    fn phases_that_take_turns_are_all_known() {
         let mut memo = Memo::default();
-        let run = RunId { number: 0, born: 0 };
-        let mut play = |sizes: &[u64]| {
-            memo.restart();
-            let each = sizes.iter().map(|&size| {
-                memo.note(Want::new(size, 1, (StreamHandle::LEGACY, 0)), run);
-                memo.repeats()
-            });
-            each.collect::<Vec<_>>()
-        };
-        assert_eq!(play(&[5, 6, 7, 8, 9]), [false; 5], "nothing was before");
-        assert_eq!(play(&[5, 6, 7, 8, 1, 2]), [true; 6], "the first four are the same");
-        assert_eq!(play(&[5, 6, 1, 8]), [true, true, false, false]);
-        assert_eq!(play(&[5, 6, 7, 8]), [true, true, false, false], "not like the time before");
+        let (one, other) = ([(5, 1), (6, 2), (7, 3)], [(6, 4), (6, 5), (5, 6)]);
+        assert_eq!(play(&mut memo, &one), [(None, false); 3]);
+        assert_eq!(play(&mut memo, &other), [(None, false); 3], "what followed something else tells nothing");
+        for phase in [one, other, one] {
+            assert_eq!(play(&mut memo, &phase), phase.map(|(_, number)| (Some(run(number)), true)));
+        }
+        // Another run in the middle: what followed the old one tells nothing any more.
+        memo.restart();
+        memo.note(want(5), run(7));
+        assert_eq!(memo.next(want(6)), None);
+        memo.note(want(6), run(2));
+        assert_eq!(play(&mut memo, &one).map(|(next, _)| next), [7, 2, 3].map(|number| Some(run(number))));
+    }
+
+    #[test]
+    fn work_repeats_if_its_first_requests_are_known() {
+        let mut memo = Memo::default();
+        memo.note(want(5), run(5));
+        assert!(!memo.repeats(), "nothing was before");
+        assert_eq!(repeats(&mut memo, [5, 6, 7, 8, 9]), [true, false, false, false, false]);
+        assert_eq!(repeats(&mut memo, [5, 6, 7, 8, 1, 2]), [true; 6], "the first four are known");
+        assert_eq!(repeats(&mut memo, [5, 9, 6, 7]), [true, false, false, false]);
+        assert_eq!(repeats(&mut memo, [6, 7, 8, 9]), [false; 4]);
+    }
+
+    #[test]
+    fn no_more_than_the_most_is_kept() {
+        let mut memo = Memo::default();
+        for number in 0..3 * MOST as u32 {
+            memo.note(want(1), run(number));
+        }
+        assert_eq!(memo.answers.len(), MOST);
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of a run of aliases, whose extents are also neighbours where they are now.
 
 /// Names a run while it has aliases. Afterwards its number may be another run's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RunId {
     pub(crate) number: u32,
     pub(crate) born: u64,

@@ -2,9 +2,9 @@
 //! mapped.
 //!
 //! A run of dormant aliases can be taken back if every one of its extents is wholly free in this
-//! heap, or in stock and of no other stream's unsettled order. Only the run that answered the same
-//! request at the same point before the heap last started afresh is looked at, so that work that
-//! repeats is answered alike each time.
+//! heap, or in stock and of no other stream's unsettled order. Only the run that last answered the
+//! same request at the same point after a fresh start is looked at, so that work that repeats is
+//! answered alike each time.
 
 use crate::base::size::human;
 use crate::pool::heap::{HeapState, State};
@@ -63,7 +63,7 @@ impl Pool {
         }
         let region = st.enter_run((start, end), last_use, cut);
         core.aliases.take_back(run, parts, st.regions.get(region).tag);
-        st.learnt.memo.followed(want);
+        st.learnt.memo.note(want, run);
         Some(region)
     }
 

@@ -19,10 +19,10 @@ pub(crate) struct Memo {
     answers: FxHashMap<Asked, RunId>,
     /// What answered the last request.
     last: Option<RunId>,
-    /// Whether the heap ever started afresh. If so, how many requests were looked at since, and how
-    /// many of them were known, whatever answered them.
-    restarted: bool,
-    asked: usize,
+    /// The sizes of the first requests since the heap last started afresh, up to [`NO_COINCIDENCE`],
+    /// and of those of the time before, whatever answered them.
+    first: [Vec<u64>; 2],
+    /// How many of the former had an answer.
     known: usize,
 }
 
@@ -35,10 +35,11 @@ impl Memo {
         self.answers.get(&(want.size, want.align, self.last)).copied()
     }
 
-    /// Whether the work since the last fresh start began like work before it, as far as it has
-    /// come.
+    /// Whether the work since the last fresh start began like the work before that, or like other
+    /// work that got the same answers, as far as it has come.
     pub(crate) fn repeats(&self) -> bool {
-        self.restarted && self.known == self.asked
+        let [now, before] = &self.first;
+        self.known == now.len() || (!before.is_empty() && before.starts_with(now))
     }
 
     /// Notes the answer that was given.
@@ -48,15 +49,17 @@ impl Memo {
         }
         let known = self.answers.insert((want.size, want.align, self.last), run).is_some();
         self.last = Some(run);
-        if self.asked < NO_COINCIDENCE {
-            self.asked += 1;
+        if self.first[0].len() < NO_COINCIDENCE {
+            self.first[0].push(want.size);
             self.known += usize::from(known);
         }
     }
 
     /// Begins again, as the heap starts afresh.
     pub(crate) fn restart(&mut self) {
-        (self.last, self.restarted, self.asked, self.known) = (None, true, 0, 0);
+        (self.last, self.known) = (None, 0);
+        self.first.swap(0, 1);
+        self.first[0].clear();
     }
 }
 
@@ -109,12 +112,15 @@ mod tests {
     #[test]
     fn work_repeats_if_its_first_requests_are_known() {
         let mut memo = Memo::default();
-        memo.note(want(5), run(5));
-        assert!(!memo.repeats(), "nothing was before");
-        assert_eq!(repeats(&mut memo, [5, 6, 7, 8, 9]), [true, false, false, false, false]);
+        assert_eq!(repeats(&mut memo, [5, 6, 7, 8, 9]), [false; 5], "nothing was before");
         assert_eq!(repeats(&mut memo, [5, 6, 7, 8, 1, 2]), [true; 6], "the first four are known");
-        assert_eq!(repeats(&mut memo, [5, 9, 6, 7]), [true, false, false, false]);
-        assert_eq!(repeats(&mut memo, [6, 7, 8, 9]), [false; 4]);
+        assert_eq!(repeats(&mut memo, [5, 6, 1, 8]), [true, true, false, false]);
+        assert_eq!(repeats(&mut memo, [5, 6, 7, 8]), [true; 4], "like the time before the last");
+        memo.restart();
+        memo.note(want(5), run(9));
+        memo.note(want(6), run(10));
+        assert!(memo.repeats(), "like the time before, whatever answered it");
+        assert_eq!(repeats(&mut memo, [6, 7]), [false; 2], "not as the first ones");
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub(crate) struct Memo {
     answers: FxHashMap<Asked, RunId>,
     /// What answered the last request.
     last: Option<RunId>,
-    /// The sizes of the first requests since the heap last started afresh, up to [`NO_COINCIDENCE`],
-    /// and of those of the time before, whatever answered them.
+    /// The sizes of the first requests since the heap last started afresh, up to
+    /// [`NO_COINCIDENCE`], and of those of the time before, whatever answered them.
     first: [Vec<u64>; 2],
     /// How many of the former had an answer.
     known: usize,

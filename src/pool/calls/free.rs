@@ -336,7 +336,9 @@ impl Pool {
     #[cold]
     fn ran_low(&self, st: &mut HeapState) {
         st.regions.tidy();
-        self.maybe_start_afresh(st);
-        st.low.note_reached(st.live_bytes, st.moves);
+        let live = st.live_bytes;
+        let course = st.low.take_course(live);
+        self.maybe_start_afresh(st, course);
+        st.low.note_reached(live, st.moves);
     }
 }

@@ -8,8 +8,12 @@
 /// A heap is nearly empty with no more live than one part in this many of its last high.
 const NEARLY_EMPTY: u64 = 2;
 
-/// Once a heap has been nearly empty more often than this, what is live then counts as staying.
+/// Once a heap has been nearly empty more often than this, the least that was live at the last
+/// times, at least as many as this, counts as staying.
 const PATIENCE: u32 = 4;
+
+/// An odd number whose bits look random, from the golden ratio.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How much stays live in a heap, as far as it has learnt.
 ///
@@ -29,11 +33,30 @@ pub(crate) struct Low {
     /// How often it has been nearly empty since it was last empty.
     times: u32,
     patience: u32,
+    /// The least that was live at the last of these times, up to [`PATIENCE`] of them, and at as
+    /// many before those, bytes.
+    lowest: [u64; 2],
+    /// A hash of what was live before each allocation since the heap was last low, beyond
+    /// `before`: the same for work that repeats, and hardly ever for other work.
+    course: u64,
+    /// What was live when the heap was last low, bytes.
+    before: u64,
 }
 
 impl Default for Low {
     fn default() -> Low {
-        Low { least: 0, stays: 0, moves: 0, high: 0, had: 0, times: 0, patience: PATIENCE }
+        Low {
+            least: 0,
+            stays: 0,
+            moves: 0,
+            high: 0,
+            had: 0,
+            times: 0,
+            patience: PATIENCE,
+            lowest: [0; 2],
+            course: 0,
+            before: 0,
+        }
     }
 }
 
@@ -42,6 +65,7 @@ impl Low {
     #[inline(always)]
     pub(crate) fn note_live(&mut self, live: u64) {
         self.least = self.least.min(live);
+        self.course = (self.course ^ live.wrapping_sub(self.before)).wrapping_mul(MIX);
     }
 
     /// Whether a heap with `live` bytes live is low, and has moved extents since it last was.
@@ -56,13 +80,24 @@ impl Low {
         // A peak says nothing if it was less than half of what the heap has, or had at its last
         // fresh start.
         if least <= self.high / NEARLY_EMPTY && self.high >= self.had.max(bytes) / 2 {
+            if self.times.is_multiple_of(PATIENCE) {
+                self.lowest = [u64::MAX, self.lowest[0]];
+            }
+            self.lowest[0] = self.lowest[0].min(least);
             self.times = self.times.saturating_add(1);
             if self.times > self.patience {
-                self.stays = least;
+                self.stays = self.lowest[0].min(self.lowest[1]);
             }
             self.high = 0;
         }
         self.high = self.high.max(live);
+    }
+
+    /// The course that the work has taken since the heap was last low, when it is again with `live`
+    /// bytes.
+    pub(crate) fn take_course(&mut self, live: u64) -> u64 {
+        self.before = live;
+        std::mem::take(&mut self.course)
     }
 
     /// Notes that the heap was low after `moves` moves since it last started afresh.
@@ -149,6 +184,34 @@ mod tests {
         assert_eq!(reached, [false, false, false, false, false, true, true, true]);
         heap.move_with(800);
         assert!(!heap.is_low(301));
+    }
+
+    #[test]
+    fn the_least_of_several_lows_stays() {
+        let mut heap = heap();
+        (0..4).for_each(|_| _ = heap.work(800, 300));
+        let reached: Vec<bool> = (0..4).flat_map(|_| [heap.work(800, 300), heap.work(800, 200)]).collect();
+        assert_eq!(reached, [false, true, false, true, false, true, false, true]);
+        // It stays no lower than that of late.
+        let reached: Vec<bool> = (0..9).map(|_| heap.work(800, 300)).collect();
+        assert_eq!(reached.iter().position(|&r| r), Some(5), "{reached:?}");
+    }
+
+    #[test]
+    fn the_same_work_takes_the_same_course_and_other_work_another() {
+        let mut low = Low::default();
+        // What was live before each allocation, and in the end.
+        let mut course = |live: &[u64], end: u64| {
+            live.iter().for_each(|&l| low.note_live(l));
+            low.take_course(end)
+        };
+        let first = course(&[0, 8, 16, 4], 0);
+        assert_eq!(course(&[0, 8, 16, 4], 100), first);
+        assert_eq!(course(&[100, 108, 116, 104], 0), first, "what has come to stay does not count");
+        let others = [course(&[0, 8, 4, 16], 0), course(&[0, 8, 16], 0), course(&[0, 8, 16, 4, 4], 0), course(&[], 0)];
+        for (i, other) in others.iter().enumerate() {
+            assert!(*other != first && !others[..i].contains(other), "{i}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::pool_support;
 use gpumem::base::size::{GIB, KIB, MIB};
 use gpumem::base::{Status, StreamHandle};
 use gpumem::driver::host::HostOptions;
-use gpumem::driver::Driver;
-use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions};
+use gpumem::driver::{Call, Driver, FaultRule};
+use gpumem::pool::{AllocFlags, AllocRequest, PoolOptions, PoolStats};
 use pool_support::{checked, request, Rig, D};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{mpsc, Barrier};
@@ -48,7 +48,8 @@ fn together(f: impl Fn(u64) + Sync) {
     });
 }
 
-/// What was asked for is at most what is live, whatever other threads do at that moment.
+/// What was asked for is at most what is live, and that at most what is mapped, whatever other
+/// threads do at that moment.
 #[test]
 fn the_counters_of_a_moment_fit_together() {
     let rig = Rig::new(HostOptions { bytes_per_device: GIB, ..HostOptions::default() }, PoolOptions::default());
@@ -64,13 +65,47 @@ fn the_counters_of_a_moment_fit_together() {
             });
         }
         let end = Instant::now() + MOST / 8;
+        let fit = |s: &PoolStats| {
+            s.requested <= s.live && s.live <= s.mapped.min(s.peak_live) && s.peak_live <= s.peak_mapped
+        };
         let mut stats = rig.pool.stats();
-        while Instant::now() < end && stats.requested <= stats.live {
+        while Instant::now() < end && fit(&stats) {
             stats = rig.pool.stats();
+            let _ = rig.pool.trim(0);
         }
         done.store(1, Relaxed);
-        assert!(stats.requested <= stats.live, "{stats:?}");
+        assert!(fit(&stats), "{stats:?}");
     });
+}
+
+/// As if other threads had taken, three times, what was given back for a request.
+#[test]
+fn a_dedicated_request_tries_again_while_enough_is_free() {
+    let rig = Rig::new(HostOptions { bytes_per_device: GIB, ..HostOptions::default() }, PoolOptions::default());
+    let s = rig.stream();
+    let taken = FaultRule::nth_of(Call::PhysCreate, 0).with_status(Status::OutOfMemory).lasting();
+    let free: Vec<u64> = (0..64).map(|_| rig.malloc(4 * MIB, s)).collect();
+    free.into_iter().for_each(|p| rig.free(p, s));
+    // Each try gives something back, which takes the other thread's time.
+    rig.fault.slow_down(Some((Call::PhysRelease, MOST / 200)));
+    rig.fault.set_rule(Some(taken));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while rig.fault.fired() < 3 {
+                std::thread::yield_now();
+            }
+            rig.fault.set_rule(None);
+        });
+        rig.free(rig.malloc_with(2 * MIB, s, AllocFlags::SINGLE_HANDLE), s);
+    });
+    // But not for ever.
+    rig.fault.slow_down(None);
+    rig.fault.set_rule(Some(taken));
+    let before = rig.fault.fired();
+    let why = rig.pool.malloc(&AllocRequest { flags: AllocFlags::SINGLE_HANDLE, ..request(2 * MIB, s) }).unwrap_err();
+    assert_eq!((why.status, rig.fault.fired() - before), (Status::OutOfMemory, 10));
+    rig.fault.set_rule(None);
+    rig.close();
 }
 
 /// Allocates and frees on one stream, every block filled and checked; `id` makes patterns that

@@ -11,6 +11,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
+/// How often physical memory is asked for before a request fails.
+const MOST_ATTEMPTS: usize = 10;
+
 impl Pool {
     pub(crate) fn malloc_dedicated(
         &self,
@@ -61,8 +64,8 @@ impl Pool {
         // Or a program that frees such memory and allocates it again would have it twice. What
         // fails is made up for later.
         let _ = self.release_graves();
-        for attempt in 0..3 {
-            if attempt == 2 {
+        for attempt in 0..MOST_ATTEMPTS {
+            if attempt >= 2 {
                 self.order.drain(req.stream, self.heeded(req, bytes))?;
             }
             if attempt > 0 {
@@ -83,9 +86,14 @@ impl Pool {
                     }
                 }
             }
+            // Other threads may have taken what was given back for this one, and have freed other
+            // memory meanwhile.
+            if attempt >= 2 && !self.as_much_is_free(bytes) {
+                break;
+            }
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
-        Err(self.out_of_memory(req.size))
+        Err(self.refusal(false, req.size))
     }
 
     /// Maps a handle at addresses of its own: `mapped` bytes, and behind them `guard` bytes that

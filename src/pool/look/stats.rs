@@ -151,7 +151,10 @@ impl Pool {
                 movable += st.extents.within(start, end).map(|(_, m)| m.extent.size).sum::<u64>();
             });
         }
-        // Memory that is live at one time is also mapped then.
+        // Memory that is live at one time is also mapped then. Other threads may have mapped more
+        // since that was read.
+        s.mapped = s.mapped.max(s.live);
+        s.peak_mapped = s.peak_mapped.max(s.mapped);
         s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);
         // The two are read one after the other, so they may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);

@@ -9,9 +9,9 @@ use crate::pool::remap::sources::{sources_in, take_out};
 use crate::pool::state::Pool;
 
 impl Pool {
-    /// Starts a heap that has run low afresh, if it has moved enough extents and that has paid, or
-    /// may pay as the work has taken this `course` before (`heap/low.rs`): puts its wholly free extents into the stock. What is in use, or waits for another stream,
-    /// stays where it is.
+    /// Starts a heap that has run low afresh, if it has moved enough extents, and that has paid or
+    /// the work has taken this `course` before (`heap/low.rs`): puts its wholly free extents into
+    /// the stock. What is in use, or waits for another stream, stays where it is.
     pub(crate) fn maybe_start_afresh(&self, st: &mut HeapState, course: u64) {
         // A small heap that runs short keeps what it has: it was given enough room to move no more.
         if st.private.is_some()

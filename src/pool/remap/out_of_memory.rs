@@ -48,24 +48,25 @@ impl Pool {
         Error::new(Status::OutOfMemory, why)
     }
 
-    /// The error for a request of a heap that [`Self::find_region`] found no memory for.
-    pub(crate) fn refusal(&self, heap: &Heap, req: &AllocRequest) -> Error {
-        let mut error = self.out_of_memory(req.size);
-        let hindered = heap.of_captures || self.order.captures.known();
+    /// The error for a request of `size` bytes that no memory was found for, even by giving free
+    /// memory back. `of_captures`: whether it is of a heap of captures.
+    pub(crate) fn refusal(&self, of_captures: bool, size: u64) -> Error {
+        let mut error = self.out_of_memory(size);
+        let hindered = of_captures || self.order.captures.known();
         if let Some(why) = self.core.lock().no_place.take() {
             error.message += &format!(". It could not be mapped: {}", why.message);
             return error;
         }
-        error.message += match self.as_much_is_free(req.size) {
+        error.message += match self.as_much_is_free(size) {
             true if hindered && self.has_unsettled() => {
                 ". As much is free, but the device may be using it, and a capture stands in the way of asking: call \
                  gpumem_device_sync, or gpumem_stream_sync for the streams that used it, before the capture or after it"
             }
-            true if req.size <= SMALL_MAX => {
+            true if size <= SMALL_MAX => {
                 ". As much is free, but between small allocations, of smaller sizes or on other streams"
             }
             // A capture may not use all that is free.
-            true if !heap.of_captures && !self.options.finer => {
+            true if !of_captures && !self.options.finer => {
                 ". As much is free, but partly in extents that are in use: GPUMEM_SLACK=tight makes smaller ones"
             }
             _ => "",
@@ -75,7 +76,7 @@ impl Pool {
 
     /// Whether as much is free as was requested. After everything that can move was moved and given
     /// back, it waits, or lies beside live blocks.
-    fn as_much_is_free(&self, requested: u64) -> bool {
+    pub(crate) fn as_much_is_free(&self, requested: u64) -> bool {
         let free = self.mapped_now().saturating_sub(self.live_now());
         // Less than a page cannot be mapped.
         let left = self.unmapped().unwrap_or(0) / self.page * self.page;

@@ -87,7 +87,7 @@ fn a_dedicated_request_tries_again_while_enough_is_free() {
     let free: Vec<u64> = (0..64).map(|_| rig.malloc(4 * MIB, s)).collect();
     free.into_iter().for_each(|p| rig.free(p, s));
     // Each try gives something back, which takes the other thread's time.
-    rig.fault.slow_down(Some((Call::PhysRelease, MOST / 200)));
+    rig.fault.slow_down(Some((Call::PhysRelease, MOST / 40)));
     rig.fault.set_rule(Some(taken));
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -64,9 +64,12 @@ impl Pool {
         // Or a program that frees such memory and allocates it again would have it twice. What
         // fails is made up for later.
         let _ = self.release_graves();
+        let mut before = (0, 0);
         for attempt in 0..MOST_ATTEMPTS {
-            if attempt >= 2 {
-                self.order.drain(req.stream, self.heeded(req, bytes))?;
+            match attempt {
+                0 | 1 => {}
+                2 => self.order.drain(req.stream, self.heeded(req, bytes))?,
+                _ => self.order.drain(req.stream, |_| true)?,
             }
             if attempt > 0 {
                 self.make_room(bytes)?;
@@ -86,14 +89,16 @@ impl Pool {
                     }
                 }
             }
-            // Other threads may have taken what was given back for this one, and have freed other
-            // memory meanwhile.
-            if attempt >= 2 && !self.as_much_is_free(bytes) {
+            // Other threads may have taken what was given back for this one, and freed other
+            // memory.
+            let now = (self.mapped_now(), self.live_now());
+            if attempt >= 2 && (now == before || !self.as_much_is_free(bytes)) {
                 break;
             }
+            before = now;
         }
         self.counters.out_of_memory.fetch_add(1, Relaxed);
-        Err(self.refusal(false, req.size))
+        Err(self.refusal(None, req.size, bytes))
     }
 
     /// Maps a handle at addresses of its own: `mapped` bytes, and behind them `guard` bytes that

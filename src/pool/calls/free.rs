@@ -336,9 +336,7 @@ impl Pool {
     #[cold]
     fn ran_low(&self, st: &mut HeapState) {
         st.regions.tidy();
-        let live = st.live_bytes;
-        let course = st.low.take_course(live);
-        self.maybe_start_afresh(st, course);
-        st.low.note_reached(live, st.moves);
+        self.maybe_start_afresh(st);
+        st.low.note_reached(st.live_bytes, st.moves);
     }
 }

@@ -20,9 +20,9 @@ const DOUBT_A_PASS: u32 = 16;
 /// Most courses kept.
 const MOST_SEEN: usize = 1 << 10;
 
-/// Work that has taken the same course before may start afresh in spite of doubt, until that has
-/// not paid this much more often than it has: then it meets other memory each time, as when
-/// streams take each other's.
+/// Work that has taken the same course before may start afresh in spite of doubt, unless that has
+/// not paid this much more often than it has: it may meet other memory each time, as when streams
+/// take each other's.
 const MOST_IN_VAIN: u32 = 16;
 
 /// Whether starting afresh pays for a heap. Occasions are the times when it is low after having
@@ -46,16 +46,16 @@ pub(crate) struct FreshStarts {
     /// How many more occasions to let pass.
     pub(crate) to_pass: u32,
     /// The courses that the work has taken between times when the heap was low
-    /// ([`Low::take_course`](crate::pool::heap::low::Low::take_course)), up to [`MOST_SEEN`].
+    /// ([`Low::course`](crate::pool::heap::low::Low::course)), up to [`MOST_SEEN`].
     seen: FxHashSet<u64>,
-    /// Whether the last fresh start was one in spite of doubt.
-    in_spite: bool,
-    /// How much more often such a one has not paid than paid.
+    /// Whether the course before the last fresh start had been seen before.
+    known: bool,
+    /// How much more often such a start has not paid than paid.
     in_vain: u32,
 }
 
 impl FreshStarts {
-    /// Checks the invariant written above.
+    /// Checks the invariants written above.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let FreshStarts { doubt, to_pass, in_vain, .. } = self;
         let fine = *to_pass <= doubt / DOUBT_A_PASS && *doubt <= MOST_DOUBT && (doubt + 1).is_power_of_two();
@@ -70,7 +70,7 @@ impl FreshStarts {
         if self.seen.len() == MOST_SEEN {
             self.seen.clear();
         }
-        let repeats = !self.seen.insert(course);
+        let known = !self.seen.insert(course);
         let share = |n: u64| n > 0 && n.saturating_mul(SHARE) >= extents;
         if !share(moves.saturating_sub(self.moves)) {
             return false;
@@ -82,19 +82,18 @@ impl FreshStarts {
             // those.
             self.doubt = if paid { self.doubt / 2 } else { (4 * self.doubt + 3).min(MOST_DOUBT) };
             self.to_pass = if paid { 0 } else { self.doubt / DOUBT_A_PASS };
-            if std::mem::take(&mut self.in_spite) {
-                self.in_vain = if paid { self.in_vain.saturating_sub(1) } else { self.in_vain + 1 };
-            }
+            self.in_vain = match paid {
+                _ if !self.known => self.in_vain,
+                true => self.in_vain.saturating_sub(1),
+                false => (self.in_vain + 1).min(MOST_IN_VAIN),
+            };
         }
-        if self.to_pass > 0 {
-            self.in_spite = repeats && self.in_vain < MOST_IN_VAIN;
-            if !self.in_spite {
-                self.to_pass -= 1;
-                return false;
-            }
+        if self.to_pass > 0 && !(known && self.in_vain < MOST_IN_VAIN) {
+            self.to_pass -= 1;
+            return false;
         }
         (self.mapped_again, self.taken_back, self.moves) = (0, 0, 0);
-        self.open = true;
+        (self.open, self.known) = (true, known);
         true
     }
 }
@@ -149,7 +148,7 @@ mod tests {
         let again = |times: usize, mapped: u64| (0..times).map(move |i| (10, mapped, (i % 5) as u64));
         let starts = play_courses(&new.iter().copied().chain(again(20, 0)).collect::<Vec<_>>());
         assert_eq!(starts, [&[0, 1, 2][..], &(5..25).collect::<Vec<_>>()].concat());
-        // It never pays: after 16 more starts, as if nothing was seen.
+        // It never pays: after 16 more starts, hardly any.
         let starts = play_courses(&new.iter().copied().chain(again(200, 10)).collect::<Vec<_>>());
         assert_eq!(starts[3..19], (5..21).collect::<Vec<_>>());
         assert!(starts.len() <= 20, "{starts:?}");

@@ -9,7 +9,7 @@
 const NEARLY_EMPTY: u64 = 2;
 
 /// Once a heap has been nearly empty more often than this, the least that was live at the last
-/// times, at least as many as this, counts as staying.
+/// times, more than this and at most twice as many, counts as staying.
 const PATIENCE: u32 = 4;
 
 /// An odd number whose bits look random, from the golden ratio.
@@ -36,8 +36,8 @@ pub(crate) struct Low {
     /// The least that was live at the last of these times, up to [`PATIENCE`] of them, and at as
     /// many before those, bytes.
     lowest: [u64; 2],
-    /// A hash of what was live before each allocation since the heap was last low, beyond
-    /// `before`: the same for work that repeats, and hardly ever for other work.
+    /// The course of the work since the heap was last low: a hash of what was live after each
+    /// allocation, beyond `before`. The same for work that repeats, and hardly ever for other work.
     course: u64,
     /// What was live when the heap was last low, bytes.
     before: u64,
@@ -61,11 +61,16 @@ impl Default for Low {
 }
 
 impl Low {
-    /// Notes that a block is about to be handed out, with `live` bytes live before it.
+    /// Notes that a block of `size` bytes is about to be handed out, with `live` bytes live before
+    /// it.
     #[inline(always)]
-    pub(crate) fn note_live(&mut self, live: u64) {
+    pub(crate) fn note_handed_out(&mut self, live: u64, size: u64) {
         self.least = self.least.min(live);
-        self.course = (self.course ^ live.wrapping_sub(self.before)).wrapping_mul(MIX);
+        if live <= self.stays {
+            (self.course, self.before) = (0, live);
+        }
+        let beyond = (live + size).wrapping_sub(self.before);
+        self.course = (self.course ^ beyond).wrapping_add(1).wrapping_mul(MIX);
     }
 
     /// Whether a heap with `live` bytes live is low, and has moved extents since it last was.
@@ -93,11 +98,9 @@ impl Low {
         self.high = self.high.max(live);
     }
 
-    /// The course that the work has taken since the heap was last low, when it is again with `live`
-    /// bytes.
-    pub(crate) fn take_course(&mut self, live: u64) -> u64 {
-        self.before = live;
-        std::mem::take(&mut self.course)
+    /// The course that the work has taken since the heap was last low.
+    pub(crate) fn course(&self) -> u64 {
+        self.course
     }
 
     /// Notes that the heap was low after `moves` moves since it last started afresh.
@@ -142,14 +145,14 @@ mod tests {
         fn work(&mut self, high: u64, low: u64) -> bool {
             self.move_with(high);
             let reached = self.is_low(low);
-            self.low.note_live(low);
+            self.low.note_handed_out(low, 0);
             self.move_with(low + 100);
             reached
         }
 
         fn move_with(&mut self, live: u64) {
             self.moves += 1;
-            self.low.note_live(live);
+            self.low.note_handed_out(live, 0);
             self.low.note_move(live, HAS);
             assert_eq!(self.low.validate(self.moves), Ok(()));
         }
@@ -200,18 +203,37 @@ mod tests {
     #[test]
     fn the_same_work_takes_the_same_course_and_other_work_another() {
         let mut low = Low::default();
-        // What was live before each allocation, and in the end.
-        let mut course = |live: &[u64], end: u64| {
-            live.iter().for_each(|&l| low.note_live(l));
-            low.take_course(end)
+        // What was live before each allocation, and its size. The heap is low before the first.
+        let mut course = |blocks: &[(u64, u64)]| {
+            blocks.iter().for_each(|&(live, size)| low.note_handed_out(live, size));
+            low.course()
         };
-        let first = course(&[0, 8, 16, 4], 0);
-        assert_eq!(course(&[0, 8, 16, 4], 100), first);
-        assert_eq!(course(&[100, 108, 116, 104], 0), first, "what has come to stay does not count");
-        let others = [course(&[0, 8, 4, 16], 0), course(&[0, 8, 16], 0), course(&[0, 8, 16, 4, 4], 0), course(&[], 0)];
+        let first = course(&[(0, 8), (8, 8), (4, 12)]);
+        assert_eq!(course(&[(0, 8), (8, 8), (4, 12)]), first);
+        let others: [&[(u64, u64)]; 6] = [
+            &[(0, 8), (8, 8), (4, 14)],
+            &[(0, 8), (8, 8), (5, 12)],
+            &[(0, 8), (8, 8)],
+            &[(0, 8), (8, 8), (4, 12), (4, 12)],
+            &[(0, 8), (4, 10), (8, 8)],
+            &[(0, 16)],
+        ];
+        let others = others.map(&mut course);
         for (i, other) in others.iter().enumerate() {
             assert!(*other != first && !others[..i].contains(other), "{i}");
         }
+    }
+
+    #[test]
+    fn what_has_come_to_stay_does_not_count_in_a_course() {
+        let mut heap = heap();
+        let mut course = |stays: u64| {
+            (0..20).for_each(|_| _ = heap.work(800, stays));
+            heap.low.note_handed_out(stays, 50);
+            heap.low.note_handed_out(stays + 50, 20);
+            heap.low.course()
+        };
+        assert_eq!(course(300), course(250));
     }
 
     #[test]

@@ -246,7 +246,7 @@ impl HeapState {
     /// Counts an allocation.
     #[inline(always)]
     pub(crate) fn note_handed_out(&mut self, size: u64, requested: u64) {
-        self.low.note_live(self.live_bytes);
+        self.low.note_handed_out(self.live_bytes, size);
         self.live_bytes += size;
         self.most_live = self.most_live.max(self.live_bytes);
         self.requested_bytes += requested;

@@ -151,10 +151,12 @@ impl Pool {
                 movable += st.extents.within(start, end).map(|(_, m)| m.extent.size).sum::<u64>();
             });
         }
-        // Memory that is live at one time is also mapped then. Other threads may have mapped more
-        // since that was read.
-        s.mapped = s.mapped.max(s.live);
-        s.peak_mapped = s.peak_mapped.max(s.mapped);
+        // Memory that is live at one time is also mapped then. But the heaps are read one after the
+        // other, while threads map, free and allocate.
+        s.mapped = s.mapped.max(c.mapped.load(Relaxed));
+        s.peak_mapped = s.peak_mapped.max(c.peak_mapped.load(Relaxed)).max(s.mapped);
+        s.live = s.live.min(s.mapped);
+        s.requested = s.requested.min(s.live);
         s.peak_live = s.peak_live.min(s.peak_mapped).max(s.live);
         // The two are read one after the other, so they may be of different moments.
         s.allocations = s.mallocs.saturating_sub(s.frees);

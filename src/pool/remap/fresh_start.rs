@@ -10,13 +10,13 @@ use crate::pool::state::Pool;
 
 impl Pool {
     /// Starts a heap that has run low afresh, if it has moved enough extents, and that has paid or
-    /// the work has taken this `course` before (`heap/low.rs`): puts its wholly free extents into
-    /// the stock. What is in use, or waits for another stream, stays where it is.
-    pub(crate) fn maybe_start_afresh(&self, st: &mut HeapState, course: u64) {
+    /// its work has gone the same way before: puts its wholly free extents into the stock. What is
+    /// in use, or waits for another stream, stays where it is.
+    pub(crate) fn maybe_start_afresh(&self, st: &mut HeapState) {
         // A small heap that runs short keeps what it has: it was given enough room to move no more.
         if st.private.is_some()
             || (self.options.slack_floor > 0 && st.runs_short())
-            || !st.learnt.fresh_starts.decide(st.moves, st.extents.len() as u64, course)
+            || !st.learnt.fresh_starts.decide(st.moves, st.extents.len() as u64, st.low.course())
         {
             return;
         }

@@ -48,25 +48,26 @@ impl Pool {
         Error::new(Status::OutOfMemory, why)
     }
 
-    /// The error for a request of `size` bytes that no memory was found for, even by giving free
-    /// memory back. `of_captures`: whether it is of a heap of captures.
-    pub(crate) fn refusal(&self, of_captures: bool, size: u64) -> Error {
-        let mut error = self.out_of_memory(size);
+    /// The error for a request that no memory was found for, even by giving free memory back:
+    /// `needed` bytes, in `heap`, or dedicated ones.
+    pub(crate) fn refusal(&self, heap: Option<&Heap>, requested: u64, needed: u64) -> Error {
+        let mut error = self.out_of_memory(requested);
+        let of_captures = heap.is_some_and(|h| h.of_captures);
         let hindered = of_captures || self.order.captures.known();
-        if let Some(why) = self.core.lock().no_place.take() {
+        if let Some(why) = heap.and_then(|_| self.core.lock().no_place.take()) {
             error.message += &format!(". It could not be mapped: {}", why.message);
             return error;
         }
-        error.message += match self.as_much_is_free(size) {
+        error.message += match self.as_much_is_free(needed) {
             true if hindered && self.has_unsettled() => {
                 ". As much is free, but the device may be using it, and a capture stands in the way of asking: call \
                  gpumem_device_sync, or gpumem_stream_sync for the streams that used it, before the capture or after it"
             }
-            true if size <= SMALL_MAX => {
+            true if heap.is_some() && needed <= SMALL_MAX => {
                 ". As much is free, but between small allocations, of smaller sizes or on other streams"
             }
             // A capture may not use all that is free.
-            true if !of_captures && !self.options.finer => {
+            true if !of_captures && !self.options.finer && self.unmapped().is_ok_and(|left| left < needed) => {
                 ". As much is free, but partly in extents that are in use: GPUMEM_SLACK=tight makes smaller ones"
             }
             _ => "",

@@ -182,6 +182,6 @@ impl Pool {
         }
         // Peaks have risen by what was asked for in vain.
         self.lower_peaks();
-        Err(self.refusal(heap.of_captures, req.size))
+        Err(self.refusal(Some(heap), req.size, req.size))
     }
 }

@@ -15,7 +15,7 @@
 #   LIMIT=20        seconds for one pass over a workload or trace
 #   COLD=5          processes of each allocator for cold, which has one first allocation each; the
 #                   table has the medians
-#   SCALING=5       rounds of scaling.py
+#   SCALING=5       rounds of scaling.py, 0: none
 #   PROGRAMS=30     programs drawn at random (programs.py), from SEED on
 #   OPS=N           allocations per case, for a quick look
 #   SEED=N          of work that never repeats; another one in each run by default
@@ -143,7 +143,7 @@ machine="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /
 if [ "$BACKEND" = host ]; then machine="host device"; fi
 "$PYTHON" bench/peers/table.py --machine "${machine:-unknown GPU}, $(nproc) host cores" --svg "$out/peers.svg" "$lines" > "$out/peers.md" || failed=1
 if has_gpumem; then
-    measure_scaling >> "$out/peers.md"
+    if [ "$SCALING" -gt 0 ]; then measure_scaling >> "$out/peers.md"; fi
     if [ "$PROGRAMS" -gt 0 ]; then measure_programs >> "$out/peers.md"; fi
 fi
 echo
